@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+# Shared by every Makefile.am.
+
+NULL =
+AM_CFLAGS = $(IFX_CFLAGS)
+AM_CPPFLAGS = -I$(top_srcdir)/include
+AM_LDFLAGS = $(IFX_LDFLAGS)
+
+INC_BASE = -I$(top_srcdir)/core/base
+INC_PLUGIN = $(INC_BASE) -I$(top_srcdir)/core/plugin
+INC_ARTIFACT = $(INC_PLUGIN) -I$(top_srcdir)/core/artifact $(JANSSON_CFLAGS) $(ZLIB_CFLAGS)
+INC_TEXT = $(INC_ARTIFACT) -I$(top_srcdir)/core/text $(PCRE2_CFLAGS) $(UTF8PROC_CFLAGS)
+INC_OFFLOAD = $(INC_TEXT) -I$(top_srcdir)/core/offload
+INC_ENGINE = $(INC_OFFLOAD) -I$(top_srcdir)/core/engine -I$(top_srcdir)/core
+
+LIB_CORE = $(top_builddir)/core/libinfernix.la
+LIB_DEPS = $(JANSSON_LIBS) $(ZLIB_LIBS) $(PCRE2_LIBS) $(UTF8PROC_LIBS) $(INIH_LIBS)
+
+# A plugin: one module, two exported symbols, nothing undefined.
+PLUGIN_LINK = $(IFX_LDFLAGS) -module -avoid-version -shared $(IFX_PLUGIN_DEFS) \
+	-Wl,--version-script=$(top_srcdir)/plugins/plugin.syms
+PLUGIN_LIBS = -lm
+
+# Puts the built modules where the program in the build tree looks: $(top_builddir)/lib/infernix.
+link-plugins: $(plugin_LTLIBRARIES)
+	@$(MKDIR_P) $(top_builddir)/lib/infernix
+	@for p in $(plugin_LTLIBRARIES); do \
+	  so=$$(basename $$p .la).so; \
+	  $(LN_S) -f "$$(cd .libs && pwd)/$$so" $(top_builddir)/lib/infernix/$$so || exit 1; \
+	done
+.PHONY: link-plugins

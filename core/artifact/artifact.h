@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * artifact.h - a model on disk: a Hugging Face checkpoint folder, or one .infernix file.  Named, typed,
+ * bounds-checked tensors; the config; the text assets; readers that turn any stored dialect into what a device or a bank takes.
+ */
+#ifndef INFERNIX_CORE_ARTIFACT_H
+#define INFERNIX_CORE_ARTIFACT_H
+
+#include "base.h"
+#include <infernix/expert.h>
+#include <infernix/model.h>
+
+struct artifact;
+
+/* path: a folder with config.json and *.safetensors (index or single file), a .safetensors file beside a config.json, or a .infernix file.  Opening
+ * checks every header, size and index before any weight is read; all faults of a checkpoint come in one message. */
+int32_t artifact_open(const char *path, struct artifact **out);
+void artifact_close(struct artifact *a);
+bool artifact_is_container(const struct artifact *a);
+const char *artifact_path(const struct artifact *a);
+const struct ifx_config *artifact_config(const struct artifact *a);
+const char *artifact_architecture(const struct artifact *a); /* "Qwen3_5MoeForCausalLM"; multimodal names map to the text one */
+
+/* Text assets, byte-exact: "config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json",
+ * "chat_template.jinja".  NULL when absent. */
+const char *artifact_asset(const struct artifact *a, const char *name, uint64_t *bytes);
+
+/* How the experts of a checkpoint or container are stored: "bf16" (also f16, f32 and FP8 checkpoints, which decode to it), "nvfp4", "int8",
+ * any third party's format; NULL for a dense model. */
+const char *artifact_expert_format(const struct artifact *a);
+
+/* ---- dense parameters (logical names, see model.h) ---- */
+/* Checks that every declared parameter and expert is there with the right shape; lists all faults by name. */
+int32_t artifact_check(struct artifact *a, const struct ifx_model_desc *desc);
+/* Stored form: dtype as on disk, raw view; IFX_ENOTFOUND (nothing recorded) when absent. */
+int32_t artifact_tensor(struct artifact *a, const char *logical_name, struct ifx_tensor *view);
+/* Bytes and dtype a parameter takes on a device: matrices bf16 (IFX_W8G32 when stored so), vectors f32. */
+int32_t artifact_param_plan(struct artifact *a, const struct ifx_param *p, uint32_t *dtype, uint64_t *data_bytes,
+                            uint64_t *scale_bytes);
+/* Writes a parameter into host memory in that form (FP8 scales applied, one rounding).  *in_place is set instead when the stored
+ * bytes can be used where they are mapped (64-byte aligned, right dtype): then data/scales point there and dst is not touched. */
+int32_t artifact_param_read(struct artifact *a, const struct ifx_param *p, void *dst_data, void *dst_scales,
+                            struct ifx_weight *out, bool *in_place);
+
+/* ---- experts ---- */
+/* One expert as float32 rows: gate, up [I, H], down [H, I], whatever is stored (fused or not; bf16, f16, f32, FP8, ModelOpt NVFP4). */
+int32_t artifact_expert_rows(struct artifact *a, const struct ifx_moe_layer *m, uint32_t expert, float *gate,
+                             float *up, float *down);
+/* Views for pack_tensors (per-expert checkpoints only), or IFX_EUNSUPPORTED. */
+int32_t artifact_expert_tensors(struct artifact *a, const struct ifx_moe_layer *m, uint32_t expert,
+                                struct ifx_expert_tensors *out);
+/* Containers: the record of (moe layer index, expert), mapped; its CRC was or is verified on first use of the section. */
+int32_t artifact_expert_record(struct artifact *a, uint32_t moe_layer, uint32_t expert, const void **record,
+                               uint64_t *bytes);
+/* Writes one expert's record in `bank`'s format from whatever is stored: copies a record, packs tensors bit-exactly, or re-packs rows. tmp:
+ * 3*H*I floats of work space.  *exact tells which. */
+int32_t artifact_expert_pack(struct artifact *a, const struct ifx_moe_layer *m, uint32_t moe_layer,
+                             uint32_t expert, const struct ifx_expert_ops *ops, void *bank, float *tmp,
+                             void *record, bool *exact);
+
+/* ---- conversion ---- */
+struct artifact_convert {
+    const char *out_path;
+    bool force;
+    const struct ifx_model_desc *desc;
+    const struct ifx_expert_ops *bank_ops; /* NULL: dense model */
+    void *bank;
+    const char *dense; /* "bf16" or "int8" */
+    const char *const *dense_named; /* NULL-terminated: SENSITIVE params to quantise all the same, or NULL */
+    struct base_pool *pool;
+    /* Progress: done of total bytes; also polled for cancellation (nonzero return). */
+    int32_t (*progress)(void *ctx, uint64_t done, uint64_t total, const char *what);
+    /* Per-layer report: bytes and relative RMS error of experts / dense against the source. */
+    void (*report)(void *ctx, int32_t layer, const char *what, const char *format, uint64_t bytes, double rel_rms);
+    void *ctx;
+};
+int32_t artifact_convert(struct artifact *a, const struct artifact_convert *c);
+
+/* ---- inspection ---- */
+struct artifact_entry {
+    const char *stored_name;
+    const char *logical_name; /* NULL: ignored (mtp, visual, unknown) */
+    uint32_t dtype;           /* 0: a dtype we do not know */
+    const char *dtype_text;
+    uint32_t n_dims;
+    uint64_t dims[IFX_MAX_DIMS];
+    uint64_t bytes;
+    const char *file;
+    uint64_t offset; /* in the file */
+};
+uint64_t artifact_entry_count(const struct artifact *a);
+const struct artifact_entry *artifact_entry_at(const struct artifact *a, uint64_t index);
+
+/* ---- writing safetensors (trace) ---- */
+struct st_writer;
+int32_t st_writer_open(const char *path, bool force, struct st_writer **out);
+/* Declare all first, then write each whole in order of declaration, then close. */
+int32_t st_writer_declare(struct st_writer *w, const char *name, uint32_t dtype, uint32_t n_dims, const uint64_t *dims);
+int32_t st_writer_write(struct st_writer *w, const char *name, const void *data, uint64_t bytes);
+int32_t st_writer_close(struct st_writer **w, bool commit);
+
+/* Reader of one safetensors file, for tests and tools. */
+struct st_file;
+int32_t st_open(const char *path, struct st_file **out);
+void st_close(struct st_file *f);
+int32_t st_find(struct st_file *f, const char *name, struct ifx_tensor *view);
+
+#endif

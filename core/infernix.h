@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * infernix.h - all that a front end may call: one process context, models, sequences, generation.
+ */
+#ifndef INFERNIX_CORE_H
+#define INFERNIX_CORE_H
+
+#include "artifact.h"
+#include "base.h"
+#include "registry.h"
+#include "text.h"
+
+/* ---- process context ---- */
+struct ifx_context_options {
+    const char *plugin_path;        /* --plugin-path or NULL */
+    const char *config_plugin_path; /* from the config file or NULL */
+    const char *const *plugins;     /* --plugin specs, NULL-terminated, or NULL */
+    const char *cpu;                /* --cpu LEVEL or NULL */
+    uint32_t threads;               /* 0: usable CPUs */
+    bool pin;
+};
+struct ifx_context;
+int32_t ifx_context_create(const struct ifx_context_options *o, struct ifx_context **out);
+void ifx_context_destroy(struct ifx_context *c);
+struct registry *ifx_context_registry(struct ifx_context *c);
+struct base_pool *ifx_context_pool(struct ifx_context *c);
+
+/* ---- model ---- */
+struct ifx_model_options {
+    const char *path;      /* MODEL or NULL: the demo model (installed, or in the build tree) */
+    const char *device;    /* "auto", "cpu", "ref" */
+    const char *kv_dtype;  /* NULL: "bf16", and "f32" on `ref` */
+    const char *experts;   /* re-pack experts to this format at load, or NULL: as stored */
+    uint32_t ctx;          /* context limit in tokens; 0: min(max_positions, 4096) */
+    uint32_t prefill_chunk; /* columns a prefill step; 0: 512 */
+    uint32_t max_sequences; /* 0: 1 */
+    /* Load progress; may be NULL. */
+    void (*progress)(void *ctx, uint64_t done, uint64_t total);
+    void *progress_ctx;
+};
+struct ifx_model;
+int32_t ifx_model_open(struct ifx_context *c, const struct ifx_model_options *o, struct ifx_model **out);
+void ifx_model_close(struct ifx_model *m);
+/* Path of the demo model, or an error that says where it was looked for. */
+int32_t ifx_demo_path(char **out);
+
+struct ifx_model_info {
+    const char *path, *architecture, *family, *device, *kv_dtype, *expert_format; /* expert_format NULL: dense */
+    const struct ifx_model_desc *desc;
+    uint32_t ctx, prefill_chunk;
+    uint64_t dense_bytes, expert_bytes, kv_bytes, state_bytes;
+};
+void ifx_model_info(const struct ifx_model *m, struct ifx_model_info *out);
+struct text_tokenizer *ifx_model_tokenizer(struct ifx_model *m); /* NULL: the model has none */
+int32_t ifx_model_chat(struct ifx_model *m, struct text_chat **out); /* made at first use; error when the template is unknown */
+/* Ids that end a generation: config, nested config, generation_config and the chat end token together. */
+const int32_t *ifx_model_stop_ids(const struct ifx_model *m, uint32_t *count);
+
+/* ---- sequence: tokens so far, KV pages, recurrent state ---- */
+struct ifx_sequence;
+int32_t ifx_sequence_create(struct ifx_model *m, struct ifx_sequence **out);
+void ifx_sequence_destroy(struct ifx_sequence *s);
+int32_t ifx_sequence_reset(struct ifx_sequence *s);
+uint64_t ifx_sequence_length(const struct ifx_sequence *s);
+/* Copies state and KV: for tests now, for prefix reuse later. */
+int32_t ifx_sequence_copy(const struct ifx_sequence *from, struct ifx_sequence **out);
+
+/* Observers for trace and tests; each may be NULL.  Called on the calling thread with host memory. */
+struct ifx_observer {
+    void *ctx;
+    int32_t (*hidden)(void *ctx, int32_t layer, uint64_t pos0, uint32_t n, const float *x, uint32_t width);
+    int32_t (*router)(void *ctx, uint32_t layer, uint64_t pos0, uint32_t n, uint32_t top_k, const int32_t *ids,
+                      const float *weights);
+};
+void ifx_sequence_observe(struct ifx_sequence *s, const struct ifx_observer *o); /* NULL: off */
+
+/* Feeds tokens in chunks of prefill_chunk.  logits: NULL, or n_logits * vocab floats for the LAST n_logits of the tokens.  IFX_ELIMIT past the context;
+ * IFX_ENONFINITE when a logit row asked for is not finite (the sequence is then unusable until reset); IFX_ECANCELLED. */
+int32_t ifx_sequence_feed(struct ifx_sequence *s, const int32_t *tokens, uint64_t n, uint64_t n_logits, float *logits);
+/* Float access to the recurrent state of a sequence (tests). */
+const float *ifx_sequence_state(const struct ifx_sequence *s, uint64_t *count);
+
+/* ---- sampling ---- */
+struct ifx_sampling {
+    float temperature; /* 0: greedy */
+    uint32_t top_k;    /* 0: off */
+    float top_p;       /* 1: off */
+    float min_p;       /* 0: off */
+    float presence_penalty, frequency_penalty; /* 0: off */
+    float repetition_penalty;                  /* 1: off */
+    uint64_t seed;
+};
+void ifx_sampling_greedy(struct ifx_sampling *s);
+void ifx_sampling_default(const struct ifx_model *m, struct ifx_sampling *s); /* generation_config, else 0.7 / 0.9 / 40 */
+struct ifx_sampler;
+int32_t ifx_sampler_create(const struct ifx_sampling *s, uint32_t vocab, struct ifx_sampler **out);
+void ifx_sampler_destroy(struct ifx_sampler *s);
+void ifx_sampler_accept(struct ifx_sampler *s, int32_t token); /* counts for penalties (prompt tokens too for repetition) */
+int32_t ifx_sampler_pick(struct ifx_sampler *s, const float *logits, int32_t *token); /* logits [vocab], not changed */
+
+/* ---- generation of text ---- */
+#define IFX_FINISH_LENGTH    1u /* max_tokens or the context limit */
+#define IFX_FINISH_STOP      2u /* stop id or stop string */
+#define IFX_FINISH_CANCELLED 3u
+struct ifx_generate {
+    const int32_t *prompt; /* ids to feed */
+    uint64_t n_prompt;
+    uint64_t max_tokens; /* 0: up to the context limit */
+    struct ifx_sampling sampling;
+    bool ignore_stop_ids;
+    bool show_special;
+    const char *const *stops; /* stop strings */
+    uint32_t n_stops;
+    /* Text as it becomes final (valid UTF-8) and each token; nonzero cancels.  Either may be NULL. */
+    int32_t (*on_text)(void *ctx, const char *text, uint64_t bytes);
+    int32_t (*on_token)(void *ctx, int32_t token);
+    void *ctx;
+};
+struct ifx_generate_result {
+    uint32_t finish;
+    int32_t stop_id; /* -1 when none */
+    uint64_t n_prompt, n_generated;
+    double prompt_seconds, decode_seconds;
+};
+int32_t ifx_generate(struct ifx_sequence *s, const struct ifx_generate *g, struct ifx_generate_result *r);
+
+#endif

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * text.h - tokenizer, streaming detokenizer, chat rendering, stop strings.
+ */
+#ifndef INFERNIX_CORE_TEXT_H
+#define INFERNIX_CORE_TEXT_H
+
+#include "base.h"
+#include <jansson.h>
+
+struct text_tokenizer;
+/* From the bytes of tokenizer.json (byte-level BPE; pattern, normalizer, added tokens read from it) and, if given, tokenizer_config.json. */
+int32_t text_tokenizer_create(const char *json, uint64_t bytes, const char *config_json, uint64_t config_bytes,
+                              struct text_tokenizer **out);
+void text_tokenizer_destroy(struct text_tokenizer *t);
+uint32_t text_vocab_size(const struct text_tokenizer *t); /* highest id + 1 */
+
+#define TEXT_SPECIALS 1u /* recognise added/special tokens spelled in the text */
+/* Appends ids.  *ids is grown with base_realloc.  Text need not be valid UTF-8: invalid bytes become U+FFFD as the reference does.  Polls
+ * base_cancelled. */
+int32_t text_encode(const struct text_tokenizer *t, const char *text, uint64_t bytes, uint32_t flags, int32_t **ids,
+                    uint64_t *n_ids);
+/* Id of a token spelled exactly so among the added tokens, or -1. */
+int32_t text_token_id(const struct text_tokenizer *t, const char *content);
+bool text_is_special(const struct text_tokenizer *t, int32_t id);
+
+/* Whole decode; invalid UTF-8 becomes U+FFFD, one per maximal invalid part; ids outside the vocabulary give nothing. */
+int32_t text_decode(const struct text_tokenizer *t, const int32_t *ids, uint64_t n, bool skip_special,
+                    struct base_buf *out);
+
+/* Streaming: push ids, take bytes that are complete UTF-8.  The concatenation of all outputs, finish included, equals text_decode. */
+struct text_stream;
+int32_t text_stream_create(const struct text_tokenizer *t, bool skip_special, struct text_stream **out);
+void text_stream_destroy(struct text_stream *s);
+int32_t text_stream_push(struct text_stream *s, int32_t id, struct base_buf *out);
+int32_t text_stream_finish(struct text_stream *s, struct base_buf *out);
+
+/* Stop strings over streamed text: feed bytes, get those that can no longer be part of a stop; *stopped when one was found (text before it
+ * is delivered, it and what follows is not).  Holds back at most the longest stop - 1 bytes. */
+struct text_stop;
+int32_t text_stop_create(const char *const *stops, uint32_t n, struct text_stop **out); /* empty string: IFX_EINVAL */
+void text_stop_destroy(struct text_stop *s);
+int32_t text_stop_feed(struct text_stop *s, const char *bytes, uint64_t n, struct base_buf *out, bool *stopped);
+int32_t text_stop_finish(struct text_stop *s, struct base_buf *out);
+
+/* ---- chat ---- */
+#define TEXT_THINK_DEFAULT 0
+#define TEXT_THINK_ON      1
+#define TEXT_THINK_OFF     2
+struct text_chat_options {
+    bool add_generation_prompt;
+    int thinking;
+    const json_t *tools; /* array or NULL */
+};
+struct text_chat;
+/* Knows the published Qwen templates by what they say; another template is IFX_EUNSUPPORTED with a message that says so.  template NULL: taken
+ * from tokenizer_config.json of the tokenizer. */
+int32_t text_chat_create(const struct text_tokenizer *t, const char *chat_template, struct text_chat **out);
+void text_chat_destroy(struct text_chat *c);
+/* The prompt as text (what the reference template renders), byte-exact. */
+int32_t text_chat_render(const struct text_chat *c, const json_t *messages, const struct text_chat_options *o,
+                         struct base_buf *out);
+/* The prompt as ids: control tokens only where the template puts them; content that spells one stays text. */
+int32_t text_chat_ids(const struct text_chat *c, const json_t *messages, const struct text_chat_options *o, int32_t **ids,
+                      uint64_t *n_ids);
+int32_t text_chat_end_id(const struct text_chat *c); /* <|im_end|> */
+
+#endif

@@ -1,0 +1,3 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+extern const int text_stub;
+const int text_stub = 0;

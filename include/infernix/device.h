@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * device.h - a device: memory, streams, events, copies and the operations that model families are written in.
+ *
+ * Engine tier: exact build string.  One device plugin may serve several identities ("ref" and "cpu").
+ *
+ * Every operation enqueues on the stream given and returns; pointers are device memory unless said otherwise.
+ * An operation never allocates; those that need workspace say so and take it from `ws` (ws_bytes from the query beside it).  All
+ * activations are float32.  n is the number of columns; a row of a column-major-in-tokens matrix is written x[n, H] with H
+ * contiguous.  Inputs and outputs may alias only where said.
+ *
+ * Matrix products (op linear) follow DESIGN numerics: inputs rounded to bf16 (round to nearest even), exact weights,
+ * float32 accumulation, except on a device with IFX_DEVICE_ORACLE, which rounds nothing and accumulates in
+ * double, and except where IFX_LINEAR_F32 is set.
+ */
+#ifndef INFERNIX_DEVICE_H
+#define INFERNIX_DEVICE_H
+
+#include <infernix/plugin.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Device properties. */
+#define IFX_DEVICE_ORACLE   1u /* `ref`: exact float32/double arithmetic; experts and KV go through decode_row */
+#define IFX_DEVICE_HOST_MEM 2u /* device memory is host memory: copies are memcpy, pointers can be read */
+struct ifx_device_props {
+    uint32_t struct_size;
+    uint32_t flags;
+    char name[64];   /* "cpu (amx_bf16, 16 threads)" */
+    char detail[128];
+    uint64_t memory_bytes; /* 0: not limited by the device */
+    uint64_t free_bytes;
+};
+
+#define IFX_COPY_TO_DEVICE   1u
+#define IFX_COPY_FROM_DEVICE 2u
+#define IFX_COPY_ON_DEVICE   3u
+
+/* y = W x (+ y), several matrices that share the input, so that it is rounded once and the rows of all are
+ * split among the threads together. */
+#define IFX_LINEAR_MAX 6
+#define IFX_LINEAR_F32 1u /* do not round x: for the router */
+struct ifx_linear {
+    uint32_t n;        /* columns */
+    uint32_t cols;     /* input width K */
+    uint32_t count;    /* matrices, 1..IFX_LINEAR_MAX */
+    uint32_t flags;
+    const float *x;    /* [n, K], rows ldx apart */
+    uint64_t ldx;
+    struct {
+        struct ifx_weight w; /* w.cols == cols */
+        float *y;            /* [n, w.rows], rows ldy apart */
+        uint64_t ldy;
+        uint32_t accumulate; /* 1: y += W x */
+        uint32_t reserved;
+    } out[IFX_LINEAR_MAX];
+    void *ws; /* linear_ws_bytes(n, cols) bytes */
+};
+
+/* y[r, :] = x[r, :] / sqrt(mean(x[r, :]^2) + eps) * (plus_one + w), for `rows` rows of `width`.
+ * w has w_rows * width values; row r uses w row r % w_rows (grouped norms; w_rows = 1: one weight).  y may be x. */
+struct ifx_rms_norm {
+    uint64_t rows;
+    uint32_t width;
+    uint32_t w_rows;
+    const float *x;
+    uint64_t ldx;
+    const float *w;
+    float plus_one; /* 1 or 0 */
+    float eps;
+    float *y;
+    uint64_t ldy;
+};
+
+/* Per head: RMSNorm over d with (1 + w), then rotary embedding of the first `rotary` dims, half-split pairs
+ * (i, i + rotary/2), angle = position * inv_freq[i].  x: head h of column t at x + t * ldx + h * ldx_head.  w NULL: no norm.
+ * inv_freq: rotary/2 values, float32, theta^(-2i/rotary) computed in float32 as the reference does.  y may be x. */
+struct ifx_norm_rope {
+    uint32_t n;
+    uint32_t heads;
+    uint32_t d;
+    uint32_t rotary;
+    const float *x;
+    uint64_t ldx, ldx_head;
+    const float *w; /* [d] or NULL */
+    float eps;
+    const float *inv_freq;
+    const int32_t *positions; /* [n] */
+    float *y;
+    uint64_t ldy, ldy_head;
+};
+
+/* Causal depthwise convolution over tokens with kernel `kernel` and dilation 1, then silu, for one sequence:
+ * y[t, c] = silu( sum_j w[c, j] * in[t - (kernel-1) + j, c] ), where in[t < 0] is the state.
+ * state: [channels, kernel-1], the last kernel-1 inputs before the call, oldest first; replaced by those at the end.
+ * Not in place. */
+struct ifx_conv {
+    uint32_t n;
+    uint32_t channels;
+    uint32_t kernel; /* 2..8 */
+    uint32_t reserved;
+    const float *x;
+    uint64_t ldx;
+    const float *w; /* [channels, kernel] float32 */
+    float *state;
+    float *y;
+    uint64_t ldy;
+};
+
+/* Gates of the gated delta rule: beta = sigmoid(b); g = -exp(A_log) * softplus(a + dt_bias).  [n, heads] each. */
+struct ifx_gdn_gate {
+    uint32_t n;
+    uint32_t heads;
+    const float *a, *b;
+    uint64_t lda, ldb;
+    const float *a_log, *dt_bias; /* [heads] */
+    float *g, *beta;              /* [n, heads] contiguous */
+};
+
+/* Gated delta rule for one sequence.  q, k: [n, k_heads, dk] not yet normalised; v: [n, v_heads, dv]; rows of a column
+ * ldq / ldk / ldv apart.  Value head j uses key head j / (v_heads / k_heads).  Per head and token:
+ *   q <- q / sqrt(sum q^2 + 1e-6) * dk^-0.5,  k <- k / sqrt(sum k^2 + 1e-6)
+ *   S <- exp(g) S;  u = beta (v - S^T k);  S <- S + k u^T;  o = S^T q
+ * state S: [v_heads, dk, dv] float32, read and replaced.  out: [n, v_heads, dv], ldo apart.  Any n >= 1 gives the same
+ * state and output, to float32 rounding, as n calls of one token. */
+struct ifx_gated_delta {
+    uint32_t n;
+    uint32_t k_heads, v_heads;
+    uint32_t dk, dv; /* each at most 256 */
+    uint32_t reserved;
+    const float *q, *k, *v;
+    uint64_t ldq, ldk, ldv;
+    const float *g, *beta; /* [n, v_heads] */
+    float *state;
+    float *out;
+    uint64_t ldo;
+    void *ws; /* gated_delta_ws_bytes */
+};
+
+#define IFX_ACT_SILU    0u
+#define IFX_ACT_SIGMOID 1u
+/* y[r, :] = x[r, :] / sqrt(mean(x^2) + eps) * w * act(z[r, :]); w [width].  Row r = (t, h): x, z and y at
+ * t * ld + h * width, h < heads.  y may be x. */
+struct ifx_gated_norm {
+    uint32_t n;
+    uint32_t heads;
+    uint32_t width;
+    uint32_t act;
+    const float *x, *z, *w;
+    uint64_t ldx, ldz;
+    float eps;
+    float *y;
+    uint64_t ldy;
+};
+
+/* y = silu(gate) * up, [n, width].  y may be gate or up. */
+struct ifx_swiglu {
+    uint32_t n;
+    uint32_t width;
+    const float *gate, *up;
+    uint64_t ldg, ldu;
+    float *y;
+    uint64_t ldy;
+};
+
+/* Multiplies attention output by its gate: x[t, h, :] *= sigmoid(gate[t, h, :]); gate head h at gate + t * ldg + h * ldg_head. */
+struct ifx_sigmoid_gate {
+    uint32_t n;
+    uint32_t heads;
+    uint32_t d;
+    uint32_t reserved;
+    float *x;
+    uint64_t ldx;
+    const float *gate;
+    uint64_t ldg, ldg_head;
+};
+
+/* y[t, :] += x[t, :] * s(t), s = sigmoid(gate[t]) when gate is given, else 1. */
+struct ifx_add {
+    uint32_t n;
+    uint32_t width;
+    const float *x;
+    uint64_t ldx;
+    const float *gate; /* [n], ldg apart, or NULL */
+    uint64_t ldg;
+    float *y;
+    uint64_t ldy;
+};
+
+/* p = softmax(logits[t, :]) over all experts in float32; the k largest, ties to the lower id, by falling weight;
+ * weights are p, or p renormalised to sum 1. */
+struct ifx_router {
+    uint32_t n;
+    uint32_t experts;
+    uint32_t top_k; /* <= 32 */
+    uint32_t renormalise;
+    const float *logits;
+    uint64_t ldl;
+    int32_t *ids;   /* [n, top_k] */
+    float *weights; /* [n, top_k] */
+};
+
+/* y[t, :] (+)= sum over r ascending of weights[t, r] * parts[t * top_k + r, :], in float32: the accumulator starts at +0 and takes
+ * one fused multiply-add a rank; with accumulate the old y is added last. */
+struct ifx_combine {
+    uint32_t n;
+    uint32_t top_k;
+    uint32_t width;
+    uint32_t accumulate;
+    const float *parts; /* rows ldp apart */
+    uint64_t ldp;
+    const float *weights; /* [n, top_k] */
+    float *y;
+    uint64_t ldy;
+};
+
+/* Device attention over a KV format is the engine's service (it joins a format's attend with a device); see model.h. */
+
+struct ifx_device;
+struct ifx_device_ops {
+    uint32_t struct_size;
+    uint32_t reserved;
+    void (*close)(struct ifx_device *dev);
+    int32_t (*props)(struct ifx_device *dev, struct ifx_device_props *out);
+
+    /* Memory.  64-byte aligned at least.  IFX_EDEVMEM when the device refuses. */
+    int32_t (*mem_alloc)(struct ifx_device *dev, uint64_t bytes, void **out);
+    void (*mem_free)(struct ifx_device *dev, void *memory);
+    /* Host memory that the copy engine reads at full speed. */
+    int32_t (*host_alloc)(struct ifx_device *dev, uint64_t bytes, void **out);
+    void (*host_free)(struct ifx_device *dev, void *memory);
+
+    int32_t (*stream_create)(struct ifx_device *dev, void **stream);
+    void (*stream_destroy)(struct ifx_device *dev, void *stream);
+    int32_t (*stream_sync)(struct ifx_device *dev, void *stream);
+    int32_t (*event_create)(struct ifx_device *dev, void **event);
+    void (*event_destroy)(struct ifx_device *dev, void *event);
+    int32_t (*event_record)(struct ifx_device *dev, void *event, void *stream);
+    int32_t (*event_wait)(struct ifx_device *dev, void *event, void *stream); /* the stream waits */
+    int32_t (*event_query)(struct ifx_device *dev, void *event, uint32_t *done);
+    int32_t (*event_sync)(struct ifx_device *dev, void *event); /* the host waits */
+    int32_t (*copy)(struct ifx_device *dev, void *stream, void *dst, const void *src, uint64_t bytes,
+                    uint32_t direction);
+    int32_t (*fill)(struct ifx_device *dev, void *stream, void *dst, uint8_t byte, uint64_t bytes);
+
+    /* Operations.  embed: y[t, :] = table[ids[t], :] as float32; ids were checked by the host. */
+    int32_t (*embed)(struct ifx_device *dev, void *stream, const struct ifx_weight *table, const int32_t *ids,
+                     uint32_t n, float *y, uint64_t ldy);
+    uint64_t (*linear_ws_bytes)(struct ifx_device *dev, uint32_t n, uint32_t cols);
+    int32_t (*linear)(struct ifx_device *dev, void *stream, const struct ifx_linear *op);
+    int32_t (*rms_norm)(struct ifx_device *dev, void *stream, const struct ifx_rms_norm *op);
+    int32_t (*norm_rope)(struct ifx_device *dev, void *stream, const struct ifx_norm_rope *op);
+    int32_t (*conv)(struct ifx_device *dev, void *stream, const struct ifx_conv *op);
+    int32_t (*gdn_gate)(struct ifx_device *dev, void *stream, const struct ifx_gdn_gate *op);
+    uint64_t (*gated_delta_ws_bytes)(struct ifx_device *dev, const struct ifx_gated_delta *op);
+    int32_t (*gated_delta)(struct ifx_device *dev, void *stream, const struct ifx_gated_delta *op);
+    int32_t (*gated_norm)(struct ifx_device *dev, void *stream, const struct ifx_gated_norm *op);
+    int32_t (*swiglu)(struct ifx_device *dev, void *stream, const struct ifx_swiglu *op);
+    int32_t (*sigmoid_gate)(struct ifx_device *dev, void *stream, const struct ifx_sigmoid_gate *op);
+    int32_t (*add)(struct ifx_device *dev, void *stream, const struct ifx_add *op);
+    int32_t (*router)(struct ifx_device *dev, void *stream, const struct ifx_router *op);
+    int32_t (*combine)(struct ifx_device *dev, void *stream, const struct ifx_combine *op);
+    /* bf16[n, width] = x[n, width], round to nearest even: what expert banks take. */
+    int32_t (*to_bf16)(struct ifx_device *dev, void *stream, const float *x, uint64_t ldx, uint32_t n,
+                       uint32_t width, uint16_t *y, uint64_t ldy);
+};
+
+/* An open device.  The plugin embeds this as the first member of its own struct. */
+struct ifx_device {
+    const struct ifx_device_ops *ops;
+    const struct ifx_host *host;
+};
+
+struct ifx_device_plugin_ops {
+    uint32_t struct_size;
+    uint32_t flags;
+    const char *const *identities; /* NULL-terminated: {"ref", "cpu", NULL} */
+    const char *description;
+    const struct ifx_option *options;
+    /* Opens one identity; ordinal counts devices of one kind.  IFX_ENOTFOUND with the reason recorded when the machine has
+     * no such device. */
+    int32_t (*open)(const struct ifx_host *host, const struct ifx_options *options, const char *identity,
+                    uint32_t ordinal, struct ifx_device **dev);
+};
+
+#ifdef __cplusplus
+}
+#endif
+#endif
