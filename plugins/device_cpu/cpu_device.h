@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cpu_device.h - what the files of this plugin share: the device struct and who fills its table.
+ *
+ * Both identities compute in the caller's thread and the host's worker threads and are done when a call returns, so streams and
+ * events have nothing to do.
+ */
+#ifndef DEVICE_CPU_H
+#define DEVICE_CPU_H
+
+#include <infernix/device.h>
+
+struct cpu_device {
+    struct ifx_device base;    /* first member */
+    struct ifx_device_ops ops; /* base.ops points here */
+    uint32_t oracle;
+    uint32_t level; /* IFX_CPU_*: of the kernels in use */
+    uint32_t workers;
+    uint32_t reserved;
+};
+
+/* Each sets its share of the table. */
+void cpu_fill_common(struct ifx_device_ops *ops); /* memory.c */
+void ref_fill(struct ifx_device_ops *ops);        /* ref.c */
+
+#endif
