@@ -1,0 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernel_template.h"
+
+const struct ifx_kvs_kernels kv_f32_avx2 = {IFX_CPU_AVX2, kv_f32_append, kv_f32_attend};
