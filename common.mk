@@ -3,7 +3,17 @@
 
 NULL =
 AM_CFLAGS = $(IFX_CFLAGS)
-AM_CPPFLAGS = -I$(top_srcdir)/include
+
+# The build string ties engine-tier plugins (families, devices) to the program: version and a checksum of the headers that
+# both sides compile.  It is worked out by the shell of each compilation, so an edited header cannot be missed.
+PLUGIN_ABI_FILES = \
+	$(top_srcdir)/include/infernix/tensor.h \
+	$(top_srcdir)/include/infernix/plugin.h \
+	$(top_srcdir)/include/infernix/numerics.h \
+	$(top_srcdir)/include/infernix/device.h \
+	$(top_srcdir)/include/infernix/model.h
+PLUGIN_BUILD = -DIFX_PLUGIN_BUILD="\"$(PACKAGE_VERSION)-`cat $(PLUGIN_ABI_FILES) | cksum | $(SED) 's/ .*//'`\""
+AM_CPPFLAGS = -I$(top_srcdir)/include $(PLUGIN_BUILD)
 AM_LDFLAGS = $(IFX_LDFLAGS)
 
 INC_BASE = -I$(top_srcdir)/core/base

@@ -151,6 +151,7 @@ typedef const void *(*ifx_plugin_init_fn)(const struct ifx_host *host);
 #endif
 #define IFX_EXPORT __attribute__((visibility("default")))
 
+/* In-tree builds define it (common.mk): version and checksum of the engine-tier headers.  The format tier leaves it empty. */
 #ifndef IFX_PLUGIN_BUILD
 #define IFX_PLUGIN_BUILD ""
 #endif
