@@ -8,11 +8,10 @@
 
 #include "artifact.h"
 #include "base.h"
+#include "planner.h"
 #include <infernix/device.h>
 #include <infernix/expert.h>
 
-/* Share of the link, in 1/256, for a call of n columns (DESIGN 2.2).  Pure. */
-uint32_t offload_link_share(const struct ifx_assist_policy *p, uint32_t n);
 
 /* All experts of one MoE layer: records at a fixed stride. */
 struct offload_layer {
