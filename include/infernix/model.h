@@ -109,13 +109,15 @@ struct ifx_services {
     /* y[n, H] = sum over the top-k experts of weight * expert(x), router included.  x [n, H]. */
     int32_t (*moe)(const struct ifx_services *s, uint32_t moe_layer, const float *x, uint64_t ldx, uint32_t n,
                    float *y, uint64_t ldy);
-    /* NULL unless somebody traces. */
+    /* Called after the embedding and after each layer with the columns that were computed (all of them up to the last mixer; after
+     * the last layer only those whose logits are wanted, unless IFX_STEP_ALL_COLUMNS is set).  NULL: nobody watches. */
     int32_t (*observe)(const struct ifx_services *s, uint32_t what, int32_t layer, const float *x, uint64_t ldx,
                        uint32_t n);
     /* Polled by a family between layers: nonzero ends the step with IFX_ECANCELLED.  NULL: never. */
     uint32_t (*cancelled)(const struct ifx_services *s);
 };
 
+#define IFX_STEP_ALL_COLUMNS 1u /* somebody looks at every column after the last layer too */
 struct ifx_step {
     uint32_t struct_size;
     uint32_t n; /* columns */
@@ -132,6 +134,8 @@ struct ifx_step {
     float *logits;                 /* device [n_logits, vocab] */
     void *ws;                      /* device: workspace_bytes(n, n_logits) */
     uint64_t ws_bytes;
+    uint32_t flags; /* IFX_STEP_* */
+    uint32_t reserved;
 };
 
 struct ifx_model_ops {
