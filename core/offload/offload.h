@@ -22,17 +22,25 @@ struct offload_layer {
     uint32_t experts, top_k, hidden, inter;
 };
 
-/* The routed part of an MoE layer on the CPU: y[t, :] = sum_r weights[t, r] * expert(ids[t, r])(x[t]).
- * x: bf16 [n, H].  ws: offload_cpu_ws_bytes.  The same bits for any pool size. */
-uint64_t offload_cpu_ws_bytes(const struct offload_layer *l, uint32_t n);
-int32_t offload_cpu_moe(const struct offload_layer *l, struct base_pool *pool, const uint16_t *x, uint64_t ldx, uint32_t n,
-                        const int32_t *ids, const float *weights, float *y, uint64_t ldy, void *ws);
-/* The oracle: float32 inputs unrounded, double accumulation, weights from decode_row. */
-int32_t offload_ref_moe(const struct offload_layer *l, struct base_pool *pool, const float *x, uint64_t ldx, uint32_t n,
-                        const int32_t *ids, const float *weights, float *y, uint64_t ldy);
-/* One expert through the host default path (decode_row in canonical order), for banks without CPU callbacks. */
-int32_t offload_default_gate_up(const struct offload_layer *l, const struct ifx_expert_call *call, uint32_t row0, uint32_t row1);
-int32_t offload_default_down(const struct offload_layer *l, const struct ifx_expert_call *call, uint32_t row0, uint32_t row1,
-                             float *y, uint64_t ldy, const uint32_t *y_rows);
+/* The routed part of an MoE layer: y[t, :] = sum_r weights[t, r] * expert(ids[t, r])(x[t]), host memory throughout.
+ * ids lie in [0, experts) and differ within a row. */
+struct offload_call {
+    const struct offload_layer *layer;
+    struct base_pool *pool;
+    struct ifx_device *dev; /* its combine op is used; host memory */
+    void *stream;
+    uint32_t n;
+    const int32_t *ids;   /* [n, top_k] */
+    const float *weights; /* [n, top_k] */
+    float *y;             /* [n, hidden], rows ldy apart */
+    uint64_t ldy;
+};
+
+/* x: bf16 [n, hidden].  Same bits for any pool size.  ws: offload_cpu_ws_bytes, 64-byte aligned, this call's alone; enough for
+ * every call of at most n columns.  On an error y is undefined. */
+uint64_t offload_cpu_ws_bytes(const struct offload_layer *l, const struct base_pool *pool, uint32_t n);
+int32_t offload_cpu_moe(const struct offload_call *c, const uint16_t *x, uint64_t ldx, void *ws);
+/* The oracle: float32 inputs unrounded, double accumulation, weights from decode_row, exact exp.  Allocates what it needs. */
+int32_t offload_ref_moe(const struct offload_call *c, const float *x, uint64_t ldx);
 
 #endif
