@@ -77,6 +77,18 @@ void ifx_sequence_observe(struct ifx_sequence *s, const struct ifx_observer *o);
 /* Feeds tokens in chunks of prefill_chunk.  logits: NULL, or n_logits * vocab floats for the LAST n_logits of the tokens.  IFX_ELIMIT past the context;
  * IFX_ENONFINITE when a logit row asked for is not finite (the sequence is then unusable until reset); IFX_ECANCELLED. */
 int32_t ifx_sequence_feed(struct ifx_sequence *s, const int32_t *tokens, uint64_t n, uint64_t n_logits, float *logits);
+/* One step for several sequences of one model together (each at most once).  Per item as ifx_sequence_feed, but all tokens go in one step: their sum
+ * is at most prefill_chunk, the logits wanted at most max(max_sequences, 8) in all.  `status` is the item's own: a sequence that breaks does not
+ * stop the others.  The function's own status is for what concerns all. */
+struct ifx_batch_item {
+    struct ifx_sequence *sequence;
+    const int32_t *tokens;
+    uint32_t n;
+    uint32_t n_logits;
+    float *logits; /* n_logits * vocab */
+    int32_t status;
+};
+int32_t ifx_batch_feed(struct ifx_batch_item *items, uint32_t count);
 /* Float access to the recurrent state of a sequence (tests). */
 const float *ifx_sequence_state(const struct ifx_sequence *s, uint64_t *count);
 
@@ -95,7 +107,10 @@ void ifx_sampling_default(const struct ifx_model *m, struct ifx_sampling *s); /*
 struct ifx_sampler;
 int32_t ifx_sampler_create(const struct ifx_sampling *s, uint32_t vocab, struct ifx_sampler **out);
 void ifx_sampler_destroy(struct ifx_sampler *s);
-void ifx_sampler_accept(struct ifx_sampler *s, int32_t token); /* counts for penalties (prompt tokens too for repetition) */
+/* Tokens that count for the penalties: generated ones for all three, those of a prompt for repetition only. */
+void ifx_sampler_accept(struct ifx_sampler *s, int32_t token);
+void ifx_sampler_prompt(struct ifx_sampler *s, const int32_t *tokens, uint64_t n);
+/* Order: penalties, temperature, top-k, top-p, min-p.  The n-th pick of a seed draws the same number on every machine. */
 int32_t ifx_sampler_pick(struct ifx_sampler *s, const float *logits, int32_t *token); /* logits [vocab], not changed */
 
 /* ---- generation of text ---- */

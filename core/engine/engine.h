@@ -7,5 +7,153 @@
 
 #include "infernix.h"
 #include "offload.h"
+#include <pthread.h>
+
+#define ENGINE_PAGE_TOKENS   64u
+#define ENGINE_DEFAULT_CTX   4096u
+#define ENGINE_DEFAULT_CHUNK 512u
+#define ENGINE_BATCH_LOGITS  8u
+#define ENGINE_ATTEND_ROWS   64u /* query rows (queries x group) of one attention tile */
+#define ENGINE_ATTEND_PARTS  64u /* at most so many parts over token ranges */
+#define ENGINE_ATTEND_RANGE  256u /* tokens below which a range is not cut */
+
+struct ifx_context {
+    struct base_pool *pool;
+    struct registry *registry;
+};
+
+/* KV pages of all sequences.  A block holds the pages of ENGINE_PAGE_TOKENS tokens of all KV layers. */
+struct kv_pool {
+    uint8_t *memory;
+    uint64_t bytes, page_bytes, block_bytes;
+    uint32_t n_blocks, n_free;
+    uint32_t *free_blocks; /* stack */
+};
+
+/* A matrix or vector that was copied (in_place ones lie in the artifact's mapping). */
+struct weight_memory {
+    void *data, *scales;
+};
+
+/* Buffers of one step, sized for the widest. */
+struct step_buffers {
+    uint32_t max_columns, max_logits;
+    void *ws;
+    uint64_t ws_bytes;
+    int32_t *tokens, *positions;
+    struct ifx_segment *segments;
+    uint32_t *logit_columns;
+    float *logits; /* [max_logits, vocab]: batches of several sequences */
+    /* MoE */
+    void *router_ws, *moe_ws;
+    float *router_logits, *router_weights;
+    int32_t *router_ids;
+    uint16_t *x_bf16;
+    /* attention: parts of ENGINE_ATTEND_PARTS or of each worker */
+    float *part_acc, *part_m, *part_l;
+    uint64_t part_rows;
+};
+
+struct ifx_model {
+    struct ifx_context *ctx;
+    struct artifact *artifact;
+    const struct ifx_model_ops *family;
+    void *family_model;
+    const char *family_name;
+    const struct ifx_model_desc *desc;
+    struct ifx_device *dev;
+    bool oracle;
+    char *device_name;
+    void *stream;
+    /* weights */
+    struct ifx_weight *weights;
+    struct weight_memory *weight_memory;
+    uint64_t dense_bytes;
+    /* experts */
+    const struct ifx_expert_ops *bank_ops;
+    void *bank;
+    const char *expert_format;
+    struct offload_layer *moe_layers;
+    uint8_t *expert_memory; /* NULL: in place */
+    uint64_t expert_bytes;
+    /* KV */
+    const struct ifx_kv_ops *kv_ops;
+    void *kv;
+    struct kv_pool pool;
+    /* text */
+    struct text_tokenizer *tokenizer;
+    struct text_chat *chat; /* made at first use */
+    int32_t *stop_ids;
+    uint32_t n_stop_ids;
+    /* limits */
+    uint32_t n_ctx, prefill_chunk, max_sequences, n_sequences;
+    pthread_mutex_t lock; /* one step at a time; pool and sequence count */
+    struct step_buffers step;
+};
+
+struct ifx_sequence {
+    struct ifx_model *model;
+    uint64_t length;
+    float *state;
+    uint32_t *blocks; /* block of each ENGINE_PAGE_TOKENS tokens */
+    uint32_t n_blocks, max_blocks;
+    void **pages; /* [n_kv_layers][max_blocks] */
+    char *broken; /* why no further token can be fed, or NULL */
+    struct ifx_observer observer;
+    bool observed;
+};
+
+/* One step being run: what services find behind their ctx. */
+struct engine_step {
+    struct ifx_model *model;
+    struct ifx_batch_item *items;
+    uint32_t count;
+    bool watch;  /* observers want every column */
+    bool narrow; /* too short to be worth a cancellation in its middle */
+    int32_t bad_layer; /* first layer with a non-finite column, INT32_MIN: none */
+};
+
+/* load.c */
+int32_t engine_load_weights(struct ifx_model *m, const struct ifx_model_options *o);
+int32_t engine_load_experts(struct ifx_model *m, const struct ifx_model_options *o);
+void engine_unload(struct ifx_model *m);
+
+/* kv.c */
+int32_t kv_pool_create(struct kv_pool *p, uint64_t page_bytes, uint32_t layers, uint32_t n_blocks);
+void kv_pool_destroy(struct kv_pool *p);
+/* Makes room for `tokens` tokens of a sequence; the caller holds the lock. */
+int32_t kv_reserve(struct ifx_sequence *s, uint64_t tokens);
+void kv_release(struct ifx_sequence *s);
+
+/* attention.c, attention_ref.c: the service of model.h */
+uint64_t attention_parts(const struct ifx_model *m);
+int32_t engine_attention(const struct ifx_services *sv, const struct ifx_segment *segment, uint32_t kv_layer, const float *q,
+                         uint64_t ldq, uint64_t ldq_head, const float *k, uint64_t ldk, const float *v, uint64_t ldv,
+                         float scale, float *out, uint64_t ldo);
+struct attention_call {
+    const struct ifx_model *m;
+    void *const *pages;
+    uint64_t pos0;
+    uint32_t n, group;
+    const float *q;
+    uint64_t ldq, ldq_head;
+    float scale;
+    float *out;
+    uint64_t ldo;
+};
+int32_t attention_ref(const struct attention_call *c);
+
+/* moe.c: the service of model.h */
+int32_t engine_moe(const struct ifx_services *sv, uint32_t moe_layer, const float *x, uint64_t ldx, uint32_t n, float *y,
+                   uint64_t ldy);
+
+/* step.c */
+int32_t step_buffers_create(struct ifx_model *m);
+void step_buffers_destroy(struct ifx_model *m);
+/* True when all values are finite. */
+bool engine_finite(const float *x, uint64_t n);
+
+/* generation_config.c */
+int32_t engine_read_stop_ids(struct ifx_model *m);
 
 #endif

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * load.c - weights from an artifact to the device, experts to records in host memory; in parallel.
+ */
+#include "engine.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+struct load {
+    struct ifx_model *m;
+    const struct ifx_model_options *o;
+    uint64_t total;
+    _Atomic uint64_t done;
+    float *rows; /* a worker: gate, up and down of one expert as floats */
+    uint64_t rows_values;
+    _Atomic uint32_t repacked;
+};
+
+/* Worker 0 is the calling thread: it alone reports. */
+static int32_t advance(struct load *l, uint64_t bytes, uint32_t worker)
+{
+    uint64_t done = atomic_fetch_add(&l->done, bytes) + bytes;
+    if (worker == 0 && l->o->progress)
+        l->o->progress(l->o->progress_ctx, done, l->total);
+    return base_cancelled() ? base_error(IFX_ECANCELLED, "cancelled while loading") : IFX_OK;
+}
+
+/* ---- dense weights ---- */
+
+/* A head that is declared tied: an alias, unless the checkpoint stores one that differs. */
+static int32_t tie(struct ifx_model *m, uint32_t index)
+{
+    const struct ifx_param *p = &m->desc->params[index], *to = &m->desc->params[p->tied_to];
+    struct ifx_tensor own, other;
+    int32_t st = artifact_tensor(m->artifact, p->name, &own);
+    if (st == IFX_ENOTFOUND)
+        return IFX_OK;
+    if (!st)
+        st = artifact_tensor(m->artifact, to->name, &other);
+    if (st)
+        return st;
+    if (own.dtype != other.dtype || own.data_bytes != other.data_bytes || memcmp(own.data, other.data, own.data_bytes))
+        return base_error(IFX_EFORMAT, "%s: \"tie_word_embeddings\" is true, but %s is stored and differs from %s",
+                          artifact_path(m->artifact), p->name, to->name);
+    return IFX_OK;
+}
+
+static int32_t read_param(void *ctx, uint64_t task, uint32_t worker)
+{
+    struct load *l = ctx;
+    struct ifx_model *m = l->m;
+    const struct ifx_param *p = &m->desc->params[task];
+    struct weight_memory *mem = &m->weight_memory[task];
+    uint32_t dtype;
+    uint64_t data_bytes, scale_bytes;
+    bool in_place = false;
+    if (p->tied_to >= 0)
+        return tie(m, (uint32_t)task);
+    int32_t st = artifact_param_plan(m->artifact, p, &dtype, &data_bytes, &scale_bytes);
+    if (!st)
+        st = m->dev->ops->mem_alloc(m->dev, data_bytes, &mem->data);
+    if (!st && scale_bytes)
+        st = m->dev->ops->mem_alloc(m->dev, scale_bytes, &mem->scales);
+    if (!st)
+        st = artifact_param_read(m->artifact, p, mem->data, mem->scales, &m->weights[task], &in_place);
+    if (st)
+        return st;
+    if (in_place) {
+        m->dev->ops->mem_free(m->dev, mem->data);
+        if (mem->scales)
+            m->dev->ops->mem_free(m->dev, mem->scales);
+        *mem = (struct weight_memory){0};
+    }
+    return advance(l, data_bytes + scale_bytes, worker);
+}
+
+int32_t engine_load_weights(struct ifx_model *m, const struct ifx_model_options *o)
+{
+    const struct ifx_model_desc *d = m->desc;
+    struct load l = {.m = m, .o = o};
+    m->weights = base_calloc(d->n_params, sizeof *m->weights);
+    m->weight_memory = base_calloc(d->n_params, sizeof *m->weight_memory);
+    if (!m->weights || !m->weight_memory)
+        return IFX_ENOMEM;
+    for (uint32_t i = 0; i < d->n_params; i++) {
+        uint32_t dtype;
+        uint64_t data_bytes, scale_bytes;
+        if (d->params[i].tied_to >= 0)
+            continue;
+        int32_t st = artifact_param_plan(m->artifact, &d->params[i], &dtype, &data_bytes, &scale_bytes);
+        if (st)
+            return st;
+        m->dense_bytes += data_bytes + scale_bytes;
+    }
+    l.total = m->dense_bytes;
+    int32_t st = base_pool_run(m->ctx->pool, d->n_params, read_param, &l);
+    for (uint32_t i = 0; !st && i < d->n_params; i++)
+        if (d->params[i].tied_to >= 0)
+            m->weights[i] = m->weights[d->params[i].tied_to];
+    return st;
+}
+
+/* ---- experts ---- */
+
+static int32_t open_bank(struct ifx_model *m, const char *wanted)
+{
+    const struct ifx_model_desc *d = m->desc;
+    const struct registry_plugin *plugin;
+    struct ifx_expert_shape shape = {.struct_size = sizeof shape, .hidden = d->moe[0].hidden, .inter = d->moe[0].inter};
+    const char *format = wanted ? wanted : artifact_expert_format(m->artifact);
+    if (!format)
+        return base_error(IFX_EFORMAT, "%s: the config declares experts, but none are stored", artifact_path(m->artifact));
+    for (uint32_t i = 1; i < d->n_moe; i++)
+        if (d->moe[i].hidden != shape.hidden || d->moe[i].inter != shape.inter)
+            return base_error(IFX_EUNSUPPORTED, "layer %u: experts of another shape than layer %u", d->moe[i].layer, d->moe[0].layer);
+    int32_t st = registry_find(m->ctx->registry, IFX_KIND_EXPERT, format, &plugin);
+    if (st)
+        return st;
+    m->bank_ops = plugin->ops.expert;
+    m->expert_format = m->bank_ops->format;
+    if (!m->bank_ops->record_bytes(&shape))
+        return base_error(IFX_EUNSUPPORTED, "expert format %s cannot hold experts of hidden size %u and width %u", format,
+                          shape.hidden, shape.inter);
+    return m->bank_ops->open(registry_host(m->ctx->registry), plugin->options, &shape, &m->bank);
+}
+
+/* True when the artifact's records of this layer can be used where they are mapped. */
+static int32_t records_in_place(struct ifx_model *m, uint32_t layer, bool *usable)
+{
+    struct offload_layer *l = &m->moe_layers[layer];
+    const char *stored = artifact_expert_format(m->artifact);
+    *usable = false;
+    if (!artifact_is_container(m->artifact) || !stored || strcmp(stored, m->expert_format) != 0)
+        return IFX_OK;
+    for (uint32_t e = 0; e < l->experts; e++) {
+        const void *record;
+        uint64_t bytes;
+        int32_t st = artifact_expert_record(m->artifact, layer, e, &record, &bytes);
+        if (st)
+            return st;
+        if (bytes != l->record_bytes)
+            return base_error(IFX_EFORMAT,
+                              "%s: a record of %llu bytes where the plugin for %s has %llu; it was written by another version of it",
+                              artifact_path(m->artifact), (unsigned long long)bytes, m->expert_format,
+                              (unsigned long long)l->record_bytes);
+        if (e == 0)
+            l->records = record;
+        if (record != l->records + e * l->record_bytes)
+            return IFX_OK;
+        st = m->bank_ops->check_record ? m->bank_ops->check_record(m->bank, record) : IFX_OK;
+        if (st)
+            return base_error_prefix(st, "%s: layer %u expert %u", artifact_path(m->artifact), m->desc->moe[layer].layer, e);
+    }
+    *usable = true;
+    return IFX_OK;
+}
+
+static int32_t pack_expert(void *ctx, uint64_t task, uint32_t worker)
+{
+    struct load *l = ctx;
+    struct ifx_model *m = l->m;
+    uint32_t layer = 0;
+    while (task >= m->moe_layers[layer].experts)
+        task -= m->moe_layers[layer++].experts;
+    const struct offload_layer *ol = &m->moe_layers[layer];
+    uint8_t *record = (uint8_t *)ol->records + task * ol->record_bytes;
+    bool exact = false;
+    int32_t st = artifact_expert_pack(m->artifact, &m->desc->moe[layer], layer, (uint32_t)task, m->bank_ops, m->bank,
+                                      l->rows + worker * l->rows_values, record, &exact);
+    if (!st && m->bank_ops->check_record)
+        st = m->bank_ops->check_record(m->bank, record);
+    if (st)
+        return base_error_prefix(st, "layer %u expert %u", m->desc->moe[layer].layer, (uint32_t)task);
+    if (!exact)
+        atomic_store(&l->repacked, 1);
+    return advance(l, ol->record_bytes, worker);
+}
+
+static int32_t pack_all(struct ifx_model *m, const struct ifx_model_options *o, uint64_t n_experts)
+{
+    const struct ifx_moe_layer *first = &m->desc->moe[0];
+    struct load l = {.m = m, .o = o, .total = m->dense_bytes + m->expert_bytes, .done = m->dense_bytes};
+    l.rows_values = 3ull * first->hidden * first->inter;
+    l.rows = base_alloc(l.rows_values * sizeof(float) * base_pool_threads(m->ctx->pool), 64);
+    m->expert_memory = l.rows ? base_map_anon(m->expert_bytes) : NULL;
+    int32_t st = m->expert_memory ? IFX_OK : base_error_prefix(IFX_ENOMEM, "memory for the experts");
+    uint64_t at = 0;
+    for (uint32_t i = 0; !st && i < m->desc->n_moe; i++) {
+        m->moe_layers[i].records = m->expert_memory + at;
+        at += m->moe_layers[i].experts * m->moe_layers[i].record_bytes;
+    }
+    if (!st)
+        st = base_pool_run(m->ctx->pool, n_experts, pack_expert, &l);
+    base_free(l.rows);
+    return st;
+}
+
+int32_t engine_load_experts(struct ifx_model *m, const struct ifx_model_options *o)
+{
+    const struct ifx_model_desc *d = m->desc;
+    if (!d->n_moe)
+        return IFX_OK;
+    int32_t st = open_bank(m, o->experts);
+    if (st)
+        return st;
+    m->moe_layers = base_calloc(d->n_moe, sizeof *m->moe_layers);
+    if (!m->moe_layers)
+        return IFX_ENOMEM;
+    uint64_t n_experts = 0;
+    bool in_place = true;
+    for (uint32_t i = 0; i < d->n_moe; i++) {
+        struct ifx_expert_shape shape = {.struct_size = sizeof shape, .hidden = d->moe[i].hidden, .inter = d->moe[i].inter};
+        struct offload_layer *l = &m->moe_layers[i];
+        *l = (struct offload_layer){.ops = m->bank_ops, .bank = m->bank, .experts = d->moe[i].experts,
+                                    .top_k = d->moe[i].top_k, .hidden = d->moe[i].hidden, .inter = d->moe[i].inter};
+        l->record_bytes = m->bank_ops->record_bytes(&shape);
+        uint64_t layer_bytes;
+        if (!base_mul_u64(l->record_bytes, l->experts, &layer_bytes) ||
+            !base_add_u64(m->expert_bytes, layer_bytes, &m->expert_bytes))
+            return base_error(IFX_ELIMIT, "the experts do not fit the address space");
+        n_experts += l->experts;
+        bool usable = false;
+        st = in_place ? records_in_place(m, i, &usable) : IFX_OK;
+        if (st)
+            return st;
+        in_place &= usable;
+    }
+    return in_place ? IFX_OK : pack_all(m, o, n_experts);
+}
+
+void engine_unload(struct ifx_model *m)
+{
+    if (m->expert_memory)
+        base_unmap(m->expert_memory, m->expert_bytes);
+    if (m->bank)
+        m->bank_ops->close(m->bank);
+    base_free(m->moe_layers);
+    for (uint32_t i = 0; m->weight_memory && i < m->desc->n_params; i++) {
+        if (m->weight_memory[i].data)
+            m->dev->ops->mem_free(m->dev, m->weight_memory[i].data);
+        if (m->weight_memory[i].scales)
+            m->dev->ops->mem_free(m->dev, m->weight_memory[i].scales);
+    }
+    base_free(m->weight_memory);
+    base_free(m->weights);
+}

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * model.c - opening a model: artifact, family, device, formats, weights, buffers.
+ */
+#include "engine.h"
+
+#include <string.h>
+
+static int32_t open_family(struct ifx_model *m)
+{
+    const struct registry_plugin *plugin;
+    int32_t st = registry_find(m->ctx->registry, IFX_KIND_MODEL, artifact_architecture(m->artifact), &plugin);
+    if (st)
+        return base_error_prefix(st, "%s", artifact_path(m->artifact));
+    m->family = plugin->ops.model;
+    m->family_name = plugin->name;
+    st = m->family->open(registry_host(m->ctx->registry), plugin->options, artifact_config(m->artifact), &m->family_model);
+    if (st)
+        return base_error_prefix(st, "%s", artifact_path(m->artifact));
+    m->desc = m->family->describe(m->family_model);
+    return artifact_check(m->artifact, m->desc);
+}
+
+static int32_t open_device(struct ifx_model *m, const char *name)
+{
+    const struct registry_plugin *plugin;
+    struct ifx_device_props props = {.struct_size = sizeof props};
+    const char *identity = !name || strcmp(name, "auto") == 0 ? "cpu" : name;
+    int32_t st = registry_find(m->ctx->registry, IFX_KIND_DEVICE, identity, &plugin);
+    if (!st)
+        st = plugin->ops.device->open(registry_host(m->ctx->registry), plugin->options, identity, 0, &m->dev);
+    if (!st)
+        st = m->dev->ops->props(m->dev, &props);
+    if (!st)
+        st = m->dev->ops->stream_create(m->dev, &m->stream);
+    if (st)
+        return st;
+    if (!(props.flags & IFX_DEVICE_HOST_MEM))
+        return base_error(IFX_EUNSUPPORTED, "device %s: only devices that share the host's memory can run a model yet", identity);
+    m->oracle = props.flags & IFX_DEVICE_ORACLE;
+    m->device_name = base_strdup(props.name);
+    return m->device_name ? IFX_OK : IFX_ENOMEM;
+}
+
+static int32_t open_kv(struct ifx_model *m, const char *name)
+{
+    const struct registry_plugin *plugin;
+    struct ifx_kv_shape shape = {.struct_size = sizeof shape, .head_dim = m->desc->head_dim,
+                                 .n_kv_heads = m->desc->n_kv_heads, .page_tokens = ENGINE_PAGE_TOKENS};
+    const char *identity = name ? name : m->oracle ? "f32" : "bf16";
+    int32_t st = registry_find(m->ctx->registry, IFX_KIND_KV, identity, &plugin);
+    if (st)
+        return st;
+    m->kv_ops = plugin->ops.kv;
+    uint64_t page_bytes = m->kv_ops->page_bytes(&shape);
+    if (!page_bytes)
+        return base_error(IFX_EUNSUPPORTED, "KV format %s does not support %u heads of %u", identity, shape.n_kv_heads,
+                          shape.head_dim);
+    st = m->kv_ops->open(registry_host(m->ctx->registry), plugin->options, &shape, &m->kv);
+    uint64_t blocks = ((uint64_t)m->n_ctx + ENGINE_PAGE_TOKENS - 1) / ENGINE_PAGE_TOKENS * m->max_sequences;
+    if (!st && blocks > UINT32_MAX)
+        st = base_error(IFX_ELIMIT, "%u sequences of %u tokens are too many", m->max_sequences, m->n_ctx);
+    return st ? st : kv_pool_create(&m->pool, page_bytes, m->desc->n_kv_layers, (uint32_t)blocks);
+}
+
+static int32_t open_text(struct ifx_model *m)
+{
+    uint64_t bytes, config_bytes = 0;
+    const char *json = artifact_asset(m->artifact, "tokenizer.json", &bytes);
+    const char *config = artifact_asset(m->artifact, "tokenizer_config.json", &config_bytes);
+    if (!json)
+        return IFX_OK;
+    int32_t st = text_tokenizer_create(json, bytes, config, config_bytes, &m->tokenizer);
+    return st ? base_error_prefix(st, "%s: tokenizer.json", artifact_path(m->artifact)) : IFX_OK;
+}
+
+static int32_t set_limits(struct ifx_model *m, const struct ifx_model_options *o)
+{
+    uint32_t most = m->desc->max_positions;
+    m->n_ctx = o->ctx ? o->ctx : most < ENGINE_DEFAULT_CTX ? most : ENGINE_DEFAULT_CTX;
+    if (m->n_ctx > most)
+        return base_error(IFX_ELIMIT, "--ctx %u: this model goes up to %u positions", m->n_ctx, most);
+    m->prefill_chunk = o->prefill_chunk ? o->prefill_chunk : ENGINE_DEFAULT_CHUNK;
+    if (m->prefill_chunk > m->n_ctx)
+        m->prefill_chunk = m->n_ctx;
+    m->max_sequences = o->max_sequences ? o->max_sequences : 1;
+    return IFX_OK;
+}
+
+static int32_t open_all(struct ifx_model *m, const struct ifx_model_options *o)
+{
+    char *demo = NULL;
+    int32_t st = o->path ? IFX_OK : ifx_demo_path(&demo);
+    if (!st)
+        st = artifact_open(o->path ? o->path : demo, &m->artifact);
+    base_free(demo);
+    if (!st)
+        st = open_family(m);
+    if (!st)
+        st = set_limits(m, o);
+    if (!st)
+        st = open_device(m, o->device);
+    if (!st)
+        st = open_text(m);
+    if (!st)
+        st = engine_read_stop_ids(m);
+    if (!st && m->desc->n_kv_layers)
+        st = open_kv(m, o->kv_dtype);
+    if (!st)
+        st = engine_load_weights(m, o);
+    if (!st)
+        st = engine_load_experts(m, o);
+    return st ? st : step_buffers_create(m);
+}
+
+int32_t ifx_model_open(struct ifx_context *c, const struct ifx_model_options *o, struct ifx_model **out)
+{
+    struct ifx_model *m = base_calloc(1, sizeof *m);
+    if (!m)
+        return IFX_ENOMEM;
+    m->ctx = c;
+    pthread_mutex_init(&m->lock, NULL);
+    int32_t st = open_all(m, o);
+    if (st) {
+        ifx_model_close(m);
+        return st;
+    }
+    *out = m;
+    return IFX_OK;
+}
+
+void ifx_model_close(struct ifx_model *m)
+{
+    if (!m)
+        return;
+    if (m->dev) {
+        step_buffers_destroy(m);
+        engine_unload(m);
+        if (m->stream)
+            m->dev->ops->stream_destroy(m->dev, m->stream);
+        m->dev->ops->close(m->dev);
+    }
+    kv_pool_destroy(&m->pool);
+    if (m->kv)
+        m->kv_ops->close(m->kv);
+    text_chat_destroy(m->chat);
+    text_tokenizer_destroy(m->tokenizer);
+    base_free(m->stop_ids);
+    base_free(m->device_name);
+    if (m->family_model)
+        m->family->close(m->family_model);
+    artifact_close(m->artifact);
+    pthread_mutex_destroy(&m->lock);
+    base_free(m);
+}
+
+void ifx_model_info(const struct ifx_model *m, struct ifx_model_info *out)
+{
+    *out = (struct ifx_model_info){
+        .path = artifact_path(m->artifact),
+        .architecture = artifact_architecture(m->artifact),
+        .family = m->family_name,
+        .device = m->device_name,
+        .kv_dtype = m->kv_ops ? m->kv_ops->format : NULL,
+        .expert_format = m->expert_format,
+        .desc = m->desc,
+        .ctx = m->n_ctx,
+        .prefill_chunk = m->prefill_chunk,
+        .dense_bytes = m->dense_bytes,
+        .expert_bytes = m->expert_bytes,
+        .kv_bytes = m->pool.bytes,
+        .state_bytes = m->desc->state_bytes,
+    };
+}
+
+struct text_tokenizer *ifx_model_tokenizer(struct ifx_model *m)
+{
+    return m->tokenizer;
+}
+
+const int32_t *ifx_model_stop_ids(const struct ifx_model *m, uint32_t *count)
+{
+    *count = m->n_stop_ids;
+    return m->stop_ids;
+}
+
+int32_t ifx_model_chat(struct ifx_model *m, struct text_chat **out)
+{
+    uint64_t bytes = 0;
+    int32_t st = IFX_OK;
+    if (!m->tokenizer)
+        return base_error(IFX_ENOTFOUND, "%s has no tokenizer.json: text cannot be used with it", artifact_path(m->artifact));
+    pthread_mutex_lock(&m->lock);
+    if (!m->chat)
+        st = text_chat_create(m->tokenizer, artifact_asset(m->artifact, "chat_template.jinja", &bytes), &m->chat);
+    *out = m->chat;
+    pthread_mutex_unlock(&m->lock);
+    return st;
+}

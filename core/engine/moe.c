@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * moe.c - the MoE service: router on the device, experts where they lie.
+ */
+#include "engine.h"
+
+#include <math.h>
+#include <string.h>
+
+static int32_t route(struct ifx_model *m, const struct ifx_moe_layer *l, const float *x, uint64_t ldx, uint32_t n)
+{
+    struct step_buffers *b = &m->step;
+    struct ifx_linear linear;
+    memset(&linear, 0, sizeof linear);
+    linear.n = n;
+    linear.cols = l->hidden;
+    linear.count = 1;
+    linear.flags = IFX_LINEAR_F32;
+    linear.x = x;
+    linear.ldx = ldx;
+    linear.out[0].w = m->weights[l->router];
+    linear.out[0].y = b->router_logits;
+    linear.out[0].ldy = l->experts;
+    linear.ws = b->router_ws;
+    int32_t st = m->dev->ops->linear(m->dev, m->stream, &linear);
+    if (st)
+        return st;
+    struct ifx_router router = {.n = n, .experts = l->experts, .top_k = l->top_k, .renormalise = l->renormalise,
+                                .logits = b->router_logits, .ldl = l->experts, .ids = b->router_ids,
+                                .weights = b->router_weights};
+    return m->dev->ops->router(m->dev, m->stream, &router);
+}
+
+/* A column whose weights are not numbers has no meaningful choice: it takes the first experts with NaN weights, so that it alone
+ * ends as NaN and the columns beside it go on. */
+static int32_t check_routes(struct engine_step *step, const struct ifx_moe_layer *l, uint32_t n)
+{
+    struct step_buffers *b = &step->model->step;
+    for (uint32_t t = 0; t < n; t++) {
+        int32_t *ids = b->router_ids + (uint64_t)t * l->top_k;
+        float *w = b->router_weights + (uint64_t)t * l->top_k, sum = 0;
+        for (uint32_t r = 0; r < l->top_k; r++)
+            sum += w[r];
+        if (!isfinite(sum)) {
+            if (step->bad_layer == INT32_MIN)
+                step->bad_layer = (int32_t)l->layer;
+            for (uint32_t r = 0; r < l->top_k; r++) {
+                ids[r] = (int32_t)r;
+                w[r] = NAN;
+            }
+        }
+        for (uint32_t r = 0; r < l->top_k; r++)
+            if (ids[r] < 0 || (uint32_t)ids[r] >= l->experts)
+                return base_error(IFX_EINTERNAL, "layer %u: the router chose expert %d of %u", l->layer, ids[r], l->experts);
+    }
+    return IFX_OK;
+}
+
+static int32_t observe_routes(const struct engine_step *step, const struct ifx_moe_layer *l, uint32_t n)
+{
+    const struct step_buffers *b = &step->model->step;
+    for (uint32_t i = 0; i < step->count; i++) {
+        const struct ifx_segment *seg = &b->segments[i];
+        const struct ifx_sequence *s = step->items[i].sequence;
+        uint64_t at = (uint64_t)seg->column0 * l->top_k;
+        if (!s->observed || !s->observer.router || seg->column0 + seg->n > n)
+            continue;
+        int32_t st = s->observer.router(s->observer.ctx, l->layer, seg->pos0, seg->n, l->top_k, b->router_ids + at,
+                                        b->router_weights + at);
+        if (st)
+            return st;
+    }
+    return IFX_OK;
+}
+
+int32_t engine_moe(const struct ifx_services *sv, uint32_t moe_layer, const float *x, uint64_t ldx, uint32_t n, float *y,
+                   uint64_t ldy)
+{
+    struct engine_step *step = sv->ctx;
+    struct ifx_model *m = step->model;
+    struct step_buffers *b = &m->step;
+    const struct ifx_moe_layer *l = &m->desc->moe[moe_layer];
+    int32_t st = route(m, l, x, ldx, n);
+    if (!st)
+        st = m->dev->ops->stream_sync(m->dev, m->stream);
+    if (!st)
+        st = check_routes(step, l, n);
+    if (!st && step->watch)
+        st = observe_routes(step, l, n);
+    if (st)
+        return st;
+    struct offload_call call = {.layer = &m->moe_layers[moe_layer], .pool = m->ctx->pool, .dev = m->dev,
+                                .stream = m->stream, .n = n, .ids = b->router_ids, .weights = b->router_weights, .y = y,
+                                .ldy = ldy};
+    if (m->oracle)
+        return offload_ref_moe(&call, x, ldx);
+    st = m->dev->ops->to_bf16(m->dev, m->stream, x, ldx, n, l->hidden, b->x_bf16, l->hidden);
+    return st ? st : offload_cpu_moe(&call, b->x_bf16, l->hidden, b->moe_ws);
+}
