@@ -38,7 +38,8 @@ int32_t artifact_tensor(struct artifact *a, const char *logical_name, struct ifx
 int32_t artifact_param_plan(struct artifact *a, const struct ifx_param *p, uint32_t *dtype, uint64_t *data_bytes,
                             uint64_t *scale_bytes);
 /* Writes a parameter into host memory in that form (FP8 scales applied, one rounding).  *in_place is set instead when the stored
- * bytes can be used where they are mapped (64-byte aligned, right dtype): then data/scales point there and dst is not touched. */
+ * bytes can be used where they are mapped (64-byte aligned, right dtype): then data/scales point there and dst is not touched.
+ * dst_data NULL: only says whether it is in place.  IFX_ENOTFOUND (nothing recorded) when absent, as a tied head is. */
 int32_t artifact_param_read(struct artifact *a, const struct ifx_param *p, void *dst_data, void *dst_scales,
                             struct ifx_weight *out, bool *in_place);
 
@@ -57,6 +58,17 @@ int32_t artifact_expert_record(struct artifact *a, uint32_t moe_layer, uint32_t 
 int32_t artifact_expert_pack(struct artifact *a, const struct ifx_moe_layer *m, uint32_t moe_layer,
                              uint32_t expert, const struct ifx_expert_ops *ops, void *bank, float *tmp,
                              void *record, bool *exact);
+
+/* Gives a container the bank of its stored format (open for its shape, kept by the caller until the artifact is closed): needed
+ * before its records can be read as rows, and so before they can be re-packed in another format. */
+int32_t artifact_set_bank(struct artifact *a, const struct ifx_expert_ops *ops, void *bank);
+
+/* Containers: checks the CRC of every section now, on the pool (NULL: on this thread), rather than of each at its first use.
+ * progress as in artifact_convert, or NULL. */
+int32_t artifact_verify(struct artifact *a, struct base_pool *pool,
+                        int32_t (*progress)(void *ctx, uint64_t done, uint64_t total, const char *what), void *ctx);
+/* false: sections are used without looking at their CRC (a large file that was verified before). */
+void artifact_set_verify(struct artifact *a, bool verify);
 
 /* ---- conversion ---- */
 struct artifact_convert {
@@ -77,13 +89,14 @@ struct artifact_convert {
 int32_t artifact_convert(struct artifact *a, const struct artifact_convert *c);
 
 /* ---- inspection ---- */
+#define ARTIFACT_MAX_DIMS 8
 struct artifact_entry {
     const char *stored_name;
-    const char *logical_name; /* NULL: ignored (mtp, visual, unknown) */
+    const char *logical_name; /* NULL: ignored (mtp, visual) */
     uint32_t dtype;           /* 0: a dtype we do not know */
     const char *dtype_text;
     uint32_t n_dims;
-    uint64_t dims[IFX_MAX_DIMS];
+    uint64_t dims[ARTIFACT_MAX_DIMS];
     uint64_t bytes;
     const char *file;
     uint64_t offset; /* in the file */
