@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TEXT_BYTES     2048
+#define TEXT_BYTES     16384 /* a checkpoint may have many faults, told at once */
 #define FALLBACKS_MAX  64u
 #define FALLBACK_BYTES 512
 
