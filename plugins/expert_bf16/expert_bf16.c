@@ -2,6 +2,8 @@
  *
  * expert_bf16.c - the bank `bf16`: packing and registration.
  */
+#include "config.h"
+
 #include "expert_bf16_format.h"
 
 #include "../common_expert/bank.h"
@@ -58,6 +60,14 @@ static const struct expert_routes *bank_routes(uint32_t level)
     switch (level) {
     case IFX_CPU_SCALAR:
         return bank_routes_scalar();
+#ifdef HAVE_ISA_AVX2
+    case IFX_CPU_AVX2:
+        return bank_routes_avx2();
+#endif
+#ifdef HAVE_ISA_AVX512
+    case IFX_CPU_AVX512:
+        return bank_routes_avx512();
+#endif
     default:
         return NULL;
     }

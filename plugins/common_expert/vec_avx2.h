@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * vec_avx2.h - the vector of the AVX2 objects: 8 float32 lanes.
+ */
+#ifndef COMMON_EXPERT_VEC_H
+#define COMMON_EXPERT_VEC_H
+
+#include <immintrin.h>
+#include <stdint.h>
+
+enum { VEC_LANES = 8, VEC_ROWS_SHARE_X = 0 };
+typedef __m256 vec;
+
+static inline vec vec_load(const float *p)
+{
+    return _mm256_loadu_ps(p);
+}
+
+static inline void vec_store(float *p, vec v)
+{
+    _mm256_storeu_ps(p, v);
+}
+
+static inline vec vec_zero(void)
+{
+    return _mm256_setzero_ps();
+}
+
+static inline vec vec_broadcast(const float *p)
+{
+    return _mm256_broadcast_ss(p);
+}
+
+static inline vec vec_fma(vec a, vec b, vec c)
+{
+    return _mm256_fmadd_ps(a, b, c);
+}
+
+#endif

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * expert_nvfp4_cpu_avx512.c - the bank `nvfp4` with AVX-512 F, BW, VL and DQ.
+ */
+#include "expert_nvfp4_format.h"
+
+#include "../common_expert/bank.h"
+#include "../common_expert/vec_avx512.h"
+
+/* The table of an e4m3 code has all 16 products, so one look-up decodes and scales 16 positions. */
+struct bank_row {
+    const uint8_t *line;
+    const uint8_t *scales;
+    const struct bank_tables *tables;
+};
+
+static inline struct bank_row bank_row_open(const void *tables, const uint8_t *line, const uint8_t *scales, uint32_t half)
+{
+    (void)half;
+    return (struct bank_row){line, scales, tables};
+}
+
+static inline vec bank_row_step(const struct bank_row *row, uint32_t step)
+{
+    /* only bits 0..3 of an index count */
+    __m512i index = _mm512_srli_epi32(_mm512_loadu_si512(row->line), 4 * step);
+    return _mm512_permutexvar_ps(index, _mm512_load_ps(row->tables->product[row->scales[step]]));
+}
+
+#include "../common_expert/narrow.h"
+
+const struct expert_routes *bank_routes_avx512(void)
+{
+    static const struct expert_routes routes = {&narrow_route, NULL};
+    return &routes;
+}
