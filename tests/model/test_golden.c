@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * test_golden.c - the golden checkpoints on one device: `ref` (float32 tolerances) or `cpu` at each level (bf16 tolerances and
+ * against ref).  Tolerances: tests/data/golden/README.md, "How close is close".
+ */
+#include "harness.h"
+
+#include <infernix/numerics.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STATE_ALIGN 16u
+
+struct checkpoint {
+    const char *name, *reference;
+    bool moe;
+};
+static const struct checkpoint checkpoints[] = {
+    {"qwen3_5-tiny", "qwen3_5-tiny", false},
+    {"qwen3_5-tied", "qwen3_5-tied", false},
+    {"qwen3_5_moe-tiny", "qwen3_5_moe-tiny", true},
+    {"qwen3_5_moe-tiny-vl", "qwen3_5_moe-tiny", true},
+    {"qwen3_5_moe-tiny-nvfp4", "qwen3_5_moe-tiny-nvfp4", true},
+    {"qwen3_5_moe-mid", "qwen3_5_moe-mid", true},
+    {"qwen3_5_moe-mid-nvfp4", "qwen3_5_moe-mid-nvfp4", true},
+};
+#define N_CHECKPOINTS (sizeof checkpoints / sizeof checkpoints[0])
+static const uint32_t lengths[] = {1, 2, 7, 33, 96, 64, 255, 256, 450, 575, 576, 1023};
+#define N_LENGTHS (sizeof lengths / sizeof lengths[0])
+
+/* What is run: a device and, for cpu, a level. */
+struct target {
+    const char *device, *cpu;
+    bool exact; /* float32 tolerances */
+};
+
+/* One prompt of one checkpoint. */
+struct prompt {
+    const char *where; /* for messages */
+    const struct target *target;
+    struct st_file *f;
+    uint32_t length, vocab, width, layers, top_k;
+    int32_t *ids;
+    float *logits; /* [length, vocab] as computed */
+    /* collected by observers */
+    float *hidden;      /* [layers + 1, width], last position */
+    int32_t *route_ids; /* [layers, length, top_k] */
+    float *route_weights;
+};
+
+static const char *tensor_name(const struct prompt *p, const char *what)
+{
+    static char name[128];
+    snprintf(name, sizeof name, "len%u.%s", p->length, what);
+    return name;
+}
+
+static int32_t on_hidden(void *ctx, int32_t layer, uint64_t pos0, uint32_t n, const float *x, uint32_t width)
+{
+    struct prompt *p = ctx;
+    if (pos0 + n == p->length)
+        memcpy(p->hidden + (uint64_t)(layer + 1) * width, x + (uint64_t)(n - 1) * width, width * sizeof(float));
+    return IFX_OK;
+}
+
+static int32_t on_router(void *ctx, uint32_t layer, uint64_t pos0, uint32_t n, uint32_t top_k, const int32_t *ids,
+                         const float *weights)
+{
+    struct prompt *p = ctx;
+    uint64_t at = ((uint64_t)layer * p->length + pos0) * top_k;
+    memcpy(p->route_ids + at, ids, (uint64_t)n * top_k * sizeof *ids);
+    memcpy(p->route_weights + at, weights, (uint64_t)n * top_k * sizeof *weights);
+    return IFX_OK;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void check_logits(const struct prompt *p)
+{
+    uint64_t n, count, at;
+    int32_t *positions = golden_ints(p->f, tensor_name(p, "logit_positions"), &n);
+    float *want = golden_floats(p->f, tensor_name(p, "logits"), &count);
+    double *rms = base_calloc(n, sizeof *rms);
+    uint32_t wide = 0;
+    assert_non_null(positions);
+    assert_non_null(want);
+    assert_int_equal(count, n * p->vocab);
+    for (uint64_t i = 0; i < n; i++) {
+        const float *got = p->logits + (uint64_t)positions[i] * p->vocab, *w = want + i * p->vocab;
+        double most = largest_difference(got, w, p->vocab, &at);
+        rms[i] = rms_difference(got, w, p->vocab);
+        if (p->target->exact && !(most <= 2e-3))
+            FAIL("%s length %u position %d: logit %u is %g, expected %g", p->where, p->length, positions[i], (unsigned)at,
+                 got[at], w[at]);
+        wide += !(rms[i] <= 0.6);
+    }
+    qsort(rms, n, sizeof *rms, by_value);
+    if (!(rms[n / 2] <= 0.15))
+        FAIL("%s length %u: median RMS of the logits %g, expected at most 0.15", p->where, p->length, rms[n / 2]);
+    if (wide > 1 + n / 20)
+        FAIL("%s length %u: RMS above 0.6 at %u of %u positions", p->where, p->length, wide, (unsigned)n);
+    base_free(positions);
+    base_free(want);
+    base_free(rms);
+}
+
+static void check_hidden(const struct prompt *p)
+{
+    uint64_t count, at;
+    float *want = golden_floats(p->f, tensor_name(p, "hidden"), &count);
+    assert_non_null(want);
+    assert_int_equal(count, (uint64_t)(p->layers + 1) * p->width);
+    double most = largest_difference(p->hidden, want, count, &at);
+    if (p->target->exact && !(most <= 2e-3))
+        FAIL("%s length %u: hidden state after layer %d, value %u: %g, expected %g", p->where, p->length,
+             (int)(at / p->width) - 1, (unsigned)(at % p->width), p->hidden[at], want[at]);
+    base_free(want);
+}
+
+static bool in_set(const int32_t *set, uint32_t n, int32_t id, uint32_t *at)
+{
+    for (*at = 0; *at < n; ++*at)
+        if (set[*at] == id)
+            return true;
+    return false;
+}
+
+static void check_routes(const struct prompt *p)
+{
+    uint64_t n, count;
+    int32_t *positions = golden_ints(p->f, tensor_name(p, "router_positions"), &n);
+    int32_t *ids = golden_ints(p->f, tensor_name(p, "router_ids"), &count);
+    float *weights = golden_floats(p->f, tensor_name(p, "router_weights"), &count);
+    float *margins = golden_floats(p->f, tensor_name(p, "router_margin"), &count);
+    uint32_t other = 0, seen = 0;
+    assert_non_null(positions);
+    assert_true(ids && weights && margins);
+    for (uint32_t l = 0; l < p->layers; l++)
+        for (uint64_t i = 0; i < n; i++) {
+            uint64_t row = l * n + i;
+            const int32_t *got = p->route_ids + ((uint64_t)l * p->length + (uint32_t)positions[i]) * p->top_k;
+            const float *got_w = p->route_weights + (got - p->route_ids);
+            if (margins[row] < (p->target->exact ? 1e-4f : 5e-3f))
+                continue;
+            bool differs = false;
+            for (uint32_t r = 0; r < p->top_k; r++) {
+                uint32_t at;
+                bool there = in_set(got, p->top_k, ids[row * p->top_k + r], &at);
+                differs |= !there;
+                if (p->target->exact && (!there || fabsf(got_w[at] - weights[row * p->top_k + r]) > 1e-4f))
+                    FAIL("%s length %u layer %u position %d: expert %d of weight %g, got %s %g", p->where, p->length, l,
+                         positions[i], ids[row * p->top_k + r], weights[row * p->top_k + r], there ? "weight" : "none",
+                         there ? got_w[at] : 0);
+            }
+            other += differs;
+            seen++;
+        }
+    if (other > seen / 50 + 1)
+        FAIL("%s length %u: other experts in %u of %u rows", p->where, p->length, other, seen);
+    base_free(positions);
+    base_free(ids);
+    base_free(weights);
+    base_free(margins);
+}
+
+static uint64_t aligned(uint64_t n)
+{
+    return (n + STATE_ALIGN - 1) / STATE_ALIGN * STATE_ALIGN;
+}
+
+/* Recurrent and convolution state, where the reference stores them (length 33). */
+static void check_state(const struct prompt *p, const struct ifx_sequence *s)
+{
+    struct ifx_tensor t, c;
+    uint64_t count, conv_count, total, at;
+    float *want = golden_floats(p->f, tensor_name(p, "recurrent_state"), &count);
+    if (!want)
+        return;
+    float *conv = golden_floats(p->f, tensor_name(p, "conv_state"), &conv_count);
+    assert_non_null(conv);
+    OK(st_find(p->f, tensor_name(p, "recurrent_state"), &t));
+    OK(st_find(p->f, tensor_name(p, "conv_state"), &c));
+    const float *got = ifx_sequence_state(s, &total);
+    uint64_t layers = t.dims[0], values = count / layers, channels = c.dims[1], offset = 0;
+    double tolerance = p->target->exact ? 2e-3 : 0.25;
+    for (uint64_t l = 0; l < layers; l++) {
+        double most = largest_difference(got + offset, want + l * values, values, &at);
+        if (!(most <= tolerance))
+            FAIL("%s: recurrent state of linear layer %u, value %u: %g, expected %g", p->where, (unsigned)l, (unsigned)at,
+                 got[offset + at], want[l * values + at]);
+        offset += aligned(values);
+        for (uint64_t i = 0; i < channels * 3; i++) {
+            double w = conv[(l * channels + i / 3) * 4 + 1 + i % 3], g = got[offset + i];
+            if (!(fabs(g - w) <= tolerance))
+                FAIL("%s: convolution state of linear layer %u, channel %u, place %u: %g, expected %g", p->where, (unsigned)l,
+                     (unsigned)(i / 3), (unsigned)(i % 3), g, w);
+        }
+        offset += aligned(channels * 3);
+    }
+    assert_int_equal(offset, total);
+    base_free(want);
+    base_free(conv);
+}
+
+/* 32 greedy steps; the golden token is fed whatever was chosen, so that later steps stay comparable. */
+static void check_greedy(const struct prompt *p, struct ifx_sequence *s)
+{
+    uint64_t n, count, at;
+    int32_t *ids = golden_ints(p->f, tensor_name(p, "greedy_ids"), &n);
+    int32_t *top_ids = golden_ints(p->f, tensor_name(p, "greedy_top5_ids"), &count);
+    float *top = golden_floats(p->f, tensor_name(p, "greedy_top5_logits"), &count);
+    float *margins = golden_floats(p->f, tensor_name(p, "greedy_margin"), &count);
+    float *logits = base_calloc(p->vocab, sizeof *logits);
+    float safe = p->target->exact ? 0.005f : 0.3f;
+    assert_true(ids && top_ids && top && margins);
+    memcpy(logits, p->logits + (uint64_t)(p->length - 1) * p->vocab, p->vocab * sizeof *logits);
+    for (uint64_t i = 0; i < n; i++) {
+        int32_t got = argmax(logits, p->vocab);
+        bool listed = false;
+        for (uint32_t j = 0; j < 5; j++)
+            listed |= top_ids[i * 5 + j] == got;
+        if (got != ids[i] && (margins[i] >= safe || !listed))
+            FAIL("%s length %u greedy step %u: token %d, expected %d (margin %g)", p->where, p->length, (unsigned)i, got,
+                 ids[i], margins[i]);
+        for (uint32_t j = 0; j < 5; j++) {
+            float l = logits[top_ids[i * 5 + j]];
+            if (p->target->exact && !(fabsf(l - top[i * 5 + j]) <= 2e-3f))
+                FAIL("%s length %u greedy step %u: logit of %d is %g, expected %g", p->where, p->length, (unsigned)i,
+                     top_ids[i * 5 + j], l, top[i * 5 + j]);
+        }
+        OK(ifx_sequence_feed(s, &ids[i], 1, 1, logits));
+    }
+    (void)at;
+    base_free(ids);
+    base_free(top_ids);
+    base_free(top);
+    base_free(margins);
+    base_free(logits);
+}
+
+/* The same prompt in pieces gives the same result. */
+static void check_cuts(const struct prompt *p, struct ifx_sequence *s)
+{
+    static const uint64_t cuts[] = {1, 7, 64};
+    uint64_t count = (uint64_t)p->length * p->vocab, at;
+    float *logits = base_calloc(count, sizeof *logits);
+    for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++) {
+        if (cuts[i] >= p->length || (p->length > 300 && cuts[i] == 1))
+            continue;
+        OK(ifx_sequence_reset(s));
+        feed_cut(s, p->ids, p->length, cuts[i], p->vocab, logits);
+        if (p->target->exact) {
+            double most = largest_difference(logits, p->logits, count, &at);
+            if (!(most <= 5e-4))
+                FAIL("%s length %u in pieces of %u: position %u logit %u is %g, whole %g", p->where, p->length,
+                     (unsigned)cuts[i], (unsigned)(at / p->vocab), (unsigned)(at % p->vocab), logits[at], p->logits[at]);
+        } else {
+            double l2 = relative_l2(logits, p->logits, count);
+            if (!(l2 <= 5e-2))
+                FAIL("%s length %u in pieces of %u: relative L2 of the logits %g", p->where, p->length, (unsigned)cuts[i], l2);
+        }
+    }
+    base_free(logits);
+}
+
+static void run_prompt(struct prompt *p, struct ifx_model *m, bool moe)
+{
+    uint64_t n, rows = (uint64_t)p->layers * p->length * p->top_k;
+    struct ifx_sequence *s;
+    struct ifx_observer observer = {.ctx = p, .hidden = on_hidden, .router = moe ? on_router : NULL};
+    p->ids = golden_ints(p->f, tensor_name(p, "input_ids"), &n);
+    if (!p->ids)
+        return;
+    assert_int_equal(n, p->length);
+    p->logits = base_calloc((uint64_t)p->length * p->vocab, sizeof(float));
+    p->hidden = base_calloc((uint64_t)(p->layers + 1) * p->width, sizeof(float));
+    p->route_ids = base_calloc(rows ? rows : 1, sizeof(int32_t));
+    p->route_weights = base_calloc(rows ? rows : 1, sizeof(float));
+    OK(ifx_sequence_create(m, &s));
+    ifx_sequence_observe(s, &observer);
+    OK(ifx_sequence_feed(s, p->ids, n, n, p->logits));
+    ifx_sequence_observe(s, NULL);
+    check_logits(p);
+    check_hidden(p);
+    if (moe)
+        check_routes(p);
+    check_state(p, s);
+    check_greedy(p, s);
+    check_cuts(p, s);
+    ifx_sequence_destroy(s);
+    base_free(p->ids);
+    base_free(p->logits);
+    base_free(p->hidden);
+    base_free(p->route_ids);
+    base_free(p->route_weights);
+}
+
+static void check_nll(const struct prompt *p, struct ifx_model *m, const struct checkpoint *c)
+{
+    uint64_t n, count;
+    struct ifx_sequence *s;
+    int32_t *ids = golden_ints(p->f, "nll.input_ids", &n);
+    float *want = golden_floats(p->f, "nll.logprobs", &count);
+    float *mean = golden_floats(p->f, "nll.mean", &count);
+    assert_true(ids && want && mean);
+    float *logits = base_calloc(n * p->vocab, sizeof *logits);
+    double sum = 0;
+    OK(ifx_sequence_create(m, &s));
+    OK(ifx_sequence_feed(s, ids, n, n, logits));
+    for (uint64_t i = 1; i < n; i++) {
+        double got = log_probability(logits + (i - 1) * p->vocab, p->vocab, ids[i]);
+        if (p->target->exact && !(fabs(got - want[i - 1]) <= 5e-3))
+            FAIL("%s: log probability of token %u is %g, expected %g", p->where, (unsigned)i, got, want[i - 1]);
+        sum -= got;
+    }
+    double tolerance = p->target->exact ? 1e-3 : c->moe ? 0.05 : 0.02;
+    if (!(fabs(sum / (double)(n - 1) - mean[0]) <= tolerance))
+        FAIL("%s: mean NLL %g, expected %g", p->where, sum / (double)(n - 1), mean[0]);
+    ifx_sequence_destroy(s);
+    base_free(ids);
+    base_free(want);
+    base_free(mean);
+    base_free(logits);
+}
+
+static void run_checkpoint(const struct checkpoint *c, const struct target *t)
+{
+    struct options o = {.device = t->device, .cpu = t->cpu, .chunk = 1024};
+    struct rig r;
+    struct prompt p = {.target = t};
+    char where[128];
+    snprintf(where, sizeof where, "%s on %s%s%s", c->name, t->device, t->cpu ? " " : "", t->cpu ? t->cpu : "");
+    p.where = where;
+    rig_open(&r, golden(0, "checkpoints/%s", c->name), &o);
+    OK(st_open(golden(1, "reference/%s.safetensors", c->reference), &p.f));
+    p.vocab = r.info.desc->vocab;
+    p.width = r.info.desc->residual_width;
+    p.layers = r.info.desc->n_layers;
+    p.top_k = c->moe ? r.info.desc->moe[0].top_k : 0;
+    for (size_t i = 0; i < N_LENGTHS; i++) {
+        p.length = lengths[i];
+        run_prompt(&p, r.model, c->moe);
+    }
+    check_nll(&p, r.model, c);
+    st_close(p.f);
+    rig_close(&r);
+}
+
+static void test_ref(void **state)
+{
+    static const struct target ref = {"ref", NULL, true};
+    run_checkpoint(*state, &ref);
+}
+
+static void test_cpu(void **state)
+{
+    for (uint32_t level = 0; level <= base_cpu_detect(); level++) {
+        struct target cpu = {"cpu", base_cpu_name(level), false};
+        run_checkpoint(*state, &cpu);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest cases[] = {cmocka_unit_test(test_ref), cmocka_unit_test(test_cpu)};
+    struct CMUnitTest tests[2 * N_CHECKPOINTS];
+    char names[2 * N_CHECKPOINTS][64];
+    size_t n = 0;
+    for (size_t d = 0; d < 2; d++)
+        for (size_t i = 0; i < N_CHECKPOINTS; i++) {
+            snprintf(names[n], sizeof names[n], "%s %s", d ? "cpu" : "ref", checkpoints[i].name);
+            if (argc > 1 && !strstr(names[n], argv[1]))
+                continue;
+            tests[n] = cases[d];
+            tests[n].name = names[n];
+            tests[n].initial_state = (void *)&checkpoints[i];
+            n++;
+        }
+    base_log_set_level(IFX_LOG_WARN);
+    return _cmocka_run_group_tests("golden", tests, n, NULL, NULL);
+}
