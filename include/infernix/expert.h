@@ -9,7 +9,8 @@
  * Numerics (numerics.h has the exact forms): inputs of each product are bf16 (round to nearest even), decoded
  * weights are exact, accumulation is float32.  The hidden value silu(g) * u is computed in float32 (g = gate x, u = up x) and
  * rounded to bf16 once.  A call of at most IFX_NARROW_COLUMNS columns must give the bits of the canonical order
- * of numerics.h at every CPU level and for every split of the rows; a wider call may use any order.
+ * of numerics.h at every CPU level; a wider call may use any order.  In a call of any width, where the row ranges are cut
+ * must not change a bit (the number of threads decides that).
  *
  * Format tier: the struct is append-only, a plugin built with an older, shorter one keeps working, and a NULL
  * member has the default said beside it.
