@@ -154,11 +154,14 @@ void base_format_f64(char out[32], double v)
         return;
     }
     bool entered = enter_c_locale(&c, &old) == IFX_OK;
-    for (int precision = 1; precision <= 17; precision++) {
-        snprintf(out, 32, "%.*g", precision, v);
-        if (strtod(out, NULL) == v)
-            break;
-    }
+    int digits = 0;
+    do {
+        snprintf(out, 32, "%.*e", digits, v);
+    } while (strtod(out, NULL) != v && ++digits < 17);
+    /* people read 1000 rather than 1e+03 */
+    int exponent = atoi(strchr(out, 'e') + 1);
+    if (exponent >= -5 && exponent <= 15)
+        snprintf(out, 32, "%.*f", digits > exponent ? digits - exponent : 0, v);
     if (entered)
         leave_c_locale(c, old);
 }
