@@ -16,7 +16,7 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
-#include "cpu_internal.h"
+#include "base_internal.h"
 
 static const char *const level_names[] = {"scalar", "avx2", "avx512", "avx512_bf16", "amx_bf16", NULL};
 #define N_LEVELS 5u

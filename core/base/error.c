@@ -4,6 +4,7 @@
  */
 #include "config.h"
 #include "base.h"
+#include "base_internal.h"
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -11,11 +12,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TEXT_BYTES     16384 /* a checkpoint may have many faults, told at once */
+#define LINE_BYTES     2048
 #define FALLBACKS_MAX  64u
 #define FALLBACK_BYTES 512
 
-static _Thread_local char error_text[TEXT_BYTES];
+static _Thread_local char error_text[BASE_ERROR_BYTES];
 
 static atomic_uint log_level = IFX_LOG_INFO;
 static atomic_int cancelled;
@@ -32,7 +33,7 @@ static struct {
 int32_t base_verror(int32_t status, const char *format, va_list ap)
 {
     /* The arguments may point into the record itself, so it is written only when they have been used. */
-    char text[TEXT_BYTES];
+    char text[BASE_ERROR_BYTES];
     vsnprintf(text, sizeof text, format, ap);
     memcpy(error_text, text, sizeof text);
     return status;
@@ -49,14 +50,14 @@ int32_t base_error(int32_t status, const char *format, ...)
 
 int32_t base_error_prefix(int32_t status, const char *format, ...)
 {
-    char text[2 * TEXT_BYTES + 2], prefix[TEXT_BYTES];
+    char text[2 * BASE_ERROR_BYTES + 2], prefix[BASE_ERROR_BYTES];
     va_list ap;
     va_start(ap, format);
     vsnprintf(prefix, sizeof prefix, format, ap);
     va_end(ap);
     snprintf(text, sizeof text, "%s: %s", prefix, error_text);
-    text[TEXT_BYTES - 1] = 0;
-    memcpy(error_text, text, TEXT_BYTES);
+    text[BASE_ERROR_BYTES - 1] = 0;
+    memcpy(error_text, text, BASE_ERROR_BYTES);
     return status;
 }
 
@@ -94,7 +95,7 @@ void base_vlog(uint32_t level, const char *format, va_list ap)
     if (level > atomic_load_explicit(&log_level, memory_order_relaxed))
         return;
     static const char *const prefix[] = {"error: ", "warning: ", "", "debug: "};
-    char line[TEXT_BYTES];
+    char line[LINE_BYTES];
     int saved = errno;
     int n = snprintf(line, sizeof line, "infernix: %s", prefix[level <= IFX_LOG_DEBUG ? level : IFX_LOG_DEBUG]);
     int m = vsnprintf(line + n, sizeof line - (size_t)n - 1, format, ap);

@@ -8,7 +8,7 @@
  */
 #include "config.h"
 #include "base.h"
-#include "cpu_internal.h"
+#include "base_internal.h"
 #include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -52,7 +52,7 @@ struct base_pool {
     pthread_mutex_t failure;
     uint64_t failed_task;
     int32_t failed_status;
-    char failed_text[2048];
+    char failed_text[BASE_ERROR_BYTES];
 
     alignas(64) _Atomic uint64_t state;
     alignas(64) _Atomic uint64_t next; /* the next task to hand out */

@@ -4,7 +4,7 @@
  */
 #include "config.h"
 #include "base.h"
-#include "cpu_internal.h"
+#include "base_internal.h"
 #include "test.h"
 #include <dirent.h>
 #include <errno.h>

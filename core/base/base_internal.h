@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cpu_internal.h - between cpu.c, pool.c and the unit tests.
+ * base_internal.h - between the files of core/base and the unit tests.
  */
-#ifndef INFERNIX_CORE_CPU_INTERNAL_H
-#define INFERNIX_CORE_CPU_INTERNAL_H
+#ifndef INFERNIX_CORE_BASE_INTERNAL_H
+#define INFERNIX_CORE_BASE_INTERNAL_H
 
 #include <stdint.h>
+
+/* Room of the error record: a checkpoint may have many faults, told at once. */
+#define BASE_ERROR_BYTES 16384
 
 /* Numbers of the CPUs this thread may run on, at most max of them; returns how many there are, 0 when unknown. */
 uint32_t base_affinity(int *cpus, uint32_t max);
