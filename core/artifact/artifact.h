@@ -77,15 +77,20 @@ struct artifact_convert {
     const struct ifx_model_desc *desc;
     const struct ifx_expert_ops *bank_ops; /* NULL: dense model */
     void *bank;
-    const char *dense; /* "bf16" or "int8" */
-    const char *const *dense_named; /* NULL-terminated: SENSITIVE params to quantise all the same, or NULL */
+    const char *dense; /* "bf16", "int8", or NULL: as stored (FP8 and other floats become bf16) */
+    const char *const *dense_named; /* NULL-terminated: SENSITIVE params to quantise all the same, or NULL.  A name is a whole
+                                       logical name or a part of it between dots: "q_proj". */
     struct base_pool *pool;
-    /* Progress: done of total bytes; also polled for cancellation (nonzero return). */
+    /* Progress: done of total bytes; also polled for cancellation (nonzero return).  May be NULL. */
     int32_t (*progress)(void *ctx, uint64_t done, uint64_t total, const char *what);
-    /* Per-layer report: bytes and relative RMS error of experts / dense against the source. */
+    /* One call for each dense parameter (what: its name) and for the experts of each MoE layer (what: "experts"): stored format,
+     * bytes, and relative RMS error against the source: every row of dense matrices, 16 rows of each expert matrix spread over it;
+     * 0 when copied or imported bit-exactly.  layer -1: outside the layers.  May be NULL. */
     void (*report)(void *ctx, int32_t layer, const char *what, const char *format, uint64_t bytes, double rel_rms);
     void *ctx;
 };
+/* Writes a .infernix file.  Checks everything first (artifact_check, free space); memory stays below 2 GiB whatever the size; on any
+ * failure or cancellation (base_cancel_request counts too) nothing is left under out_path. */
 int32_t artifact_convert(struct artifact *a, const struct artifact_convert *c);
 
 /* ---- inspection ---- */

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * convert.h - shared by the files of the converter.
+ */
+#ifndef INFERNIX_ARTIFACT_CONVERT_H
+#define INFERNIX_ARTIFACT_CONVERT_H
+
+#include "artifact_internal.h"
+#include "container.h"
+
+/* How one parameter will be stored. */
+struct plan_param {
+    const struct ifx_param *p;
+    const struct art_tensor *t;
+    struct art_source s; /* matrices */
+    uint32_t dtype;
+    uint64_t offset, bytes, scale_offset, scale_bytes; /* within the dense section */
+};
+struct converting {
+    struct artifact *a;
+    const struct artifact_convert *c;
+    struct base_out *out;
+    struct plan_param *params;
+    uint32_t n_params;
+    uint64_t assets_bytes, dense_bytes, record_bytes;
+    uint64_t done, total;
+    json_t *index, *sections, *tensors, *experts, *assets;
+    uint32_t crc; /* of the section being written */
+    uint64_t section_offset;
+};
+
+int32_t convert_plan(struct converting *v);
+int32_t convert_write(struct converting *v, const void *data, uint64_t bytes);
+int32_t convert_pad(struct converting *v, uint64_t to); /* zeros up to an offset within the section */
+int32_t convert_progress(struct converting *v, const char *what);
+int32_t convert_dense(struct converting *v);
+int32_t convert_experts(struct converting *v, uint32_t moe_layer);
+
+#endif
