@@ -8,7 +8,7 @@
 #ifndef DEVICE_CPU_H
 #define DEVICE_CPU_H
 
-#include <infernix/device.h>
+#include "kernels.h"
 
 struct cpu_device {
     struct ifx_device base;    /* first member */
@@ -17,10 +17,12 @@ struct cpu_device {
     uint32_t level; /* IFX_CPU_*: of the kernels in use */
     uint32_t workers;
     uint32_t reserved;
+    struct cpu_kernels kernels; /* `cpu`: of that level */
 };
 
 /* Each sets its share of the table. */
 void cpu_fill_common(struct ifx_device_ops *ops); /* memory.c */
 void ref_fill(struct ifx_device_ops *ops);        /* ref.c */
+void cpu_fill(struct ifx_device_ops *ops);        /* ops.c */
 
 #endif

@@ -2,6 +2,8 @@
  *
  * plugin.c - the identities "ref" (the oracle) and "cpu" (the fast device): options, opening, properties.
  */
+#include "config.h"
+
 #include "cpu_device.h"
 
 #include <stdio.h>
@@ -61,6 +63,26 @@ static int32_t pick_level(const struct ifx_host *host, const struct ifx_options 
                        "amx_bf16", text);
 }
 
+/* The best kernels that were built, up to the level. */
+static void fill_kernels(struct cpu_device *d, uint32_t level)
+{
+    cpu_fill(&d->ops);
+    cpu_kernels_scalar(&d->kernels);
+    d->level = IFX_CPU_SCALAR;
+#ifdef HAVE_ISA_AVX2
+    if (level >= IFX_CPU_AVX2) {
+        cpu_kernels_avx2(&d->kernels);
+        d->level = IFX_CPU_AVX2;
+    }
+#endif
+#ifdef HAVE_ISA_AVX512
+    if (level >= IFX_CPU_AVX512) {
+        cpu_kernels_avx512(&d->kernels);
+        d->level = IFX_CPU_AVX512;
+    }
+#endif
+}
+
 static int32_t open_device(const struct ifx_host *host, const struct ifx_options *options, const char *identity,
                            uint32_t ordinal, struct ifx_device **out)
 {
@@ -85,7 +107,10 @@ static int32_t open_device(const struct ifx_host *host, const struct ifx_options
     d->ops.close = device_close;
     d->ops.props = props;
     cpu_fill_common(&d->ops);
-    ref_fill(&d->ops);
+    if (oracle)
+        ref_fill(&d->ops);
+    else
+        fill_kernels(d, level);
     *out = &d->base;
     return IFX_OK;
 }

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tpl_linear.h - kernel template: matrix products in float32 registers, over the vector operations included before it.
+ */
+#include "kernels.h"
+
+#define UNROLL _Pragma("GCC unroll 16")
+
+enum { VN = 16 / VW }; /* vectors of the 16 canonical lanes */
+
+/* 16 weights from input k on, decoded. */
+V_INLINE void decode16(const struct ifx_weight *w, const uint32_t dtype, uint64_t row, uint64_t k, vf out[VN])
+{
+    uint64_t groups = ((uint64_t)w->cols + 31) / 32;
+    UNROLL for (int v = 0; v < VN; v++) {
+        uint64_t at = k + (uint64_t)v * VW;
+        if (dtype == IFX_BF16)
+            out[v] = v_load_bf16((const uint16_t *)w->data + row * w->cols + at);
+        else if (dtype == IFX_F32)
+            out[v] = v_load((const float *)w->data + row * w->cols + at);
+        else
+            out[v] = v_mul(v_load_i8((const int8_t *)w->data + row * groups * 32 + at),
+                           v_set1(v_f16(((const uint16_t *)w->scales)[row * groups + k / 32])));
+    }
+}
+
+/* The same with `have` < 16 weights left in the row; the rest is zero. */
+V_INLINE void decode16_tail(const struct ifx_weight *w, const uint32_t dtype, uint64_t row, uint64_t k, uint32_t have,
+                            vf out[VN])
+{
+    float tail[16] = {0};
+    uint64_t groups = ((uint64_t)w->cols + 31) / 32;
+    for (uint32_t i = 0; i < have; i++) {
+        if (dtype == IFX_BF16)
+            tail[i] = ifx_bf16_to_f32(((const uint16_t *)w->data)[row * w->cols + k + i]);
+        else if (dtype == IFX_F32)
+            tail[i] = ((const float *)w->data)[row * w->cols + k + i];
+        else
+            tail[i] = (float)((const int8_t *)w->data)[row * groups * 32 + k + i] *
+                      v_f16(((const uint16_t *)w->scales)[row * groups + k / 32]);
+    }
+    UNROLL for (int v = 0; v < VN; v++)
+        out[v] = v_load(tail + v * VW);
+}
+
+V_INLINE void narrow_step(const struct cpu_narrow *t, const uint32_t dtype, uint64_t r, uint64_t k, uint32_t have,
+                          const float *x, const int R, const int C, vf acc[4][8][VN])
+{
+    UNROLL for (int i = 0; i < R; i++) {
+        vf w[VN];
+        if (have == 16)
+            decode16(t->w, dtype, r + (uint64_t)i, k, w);
+        else
+            decode16_tail(t->w, dtype, r + (uint64_t)i, k, have, w);
+        UNROLL for (int c = 0; c < C; c++)
+            UNROLL for (int v = 0; v < VN; v++)
+                acc[i][c][v] = v_fma(w[v], v_load(x + (uint64_t)c * t->ldx + k + v * VW), acc[i][c][v]);
+    }
+}
+
+/* R rows from r on against C columns from c0 on. */
+V_INLINE void narrow_tile(const struct cpu_narrow *t, const uint32_t dtype, uint64_t r, uint32_t c0, const int R, const int C)
+{
+    vf acc[4][8][VN];
+    UNROLL for (int i = 0; i < R; i++)
+        UNROLL for (int c = 0; c < C; c++)
+            UNROLL for (int v = 0; v < VN; v++)
+                acc[i][c][v] = v_zero();
+    const float *x = t->x + (uint64_t)c0 * t->ldx;
+    uint64_t cols = t->w->cols, k = 0;
+    for (; k + 16 <= cols; k += 16)
+        narrow_step(t, dtype, r, k, 16, x, R, C, acc);
+    if (k < cols)
+        narrow_step(t, dtype, r, k, (uint32_t)(cols - k), x, R, C, acc);
+    UNROLL for (int i = 0; i < R; i++)
+        UNROLL for (int c = 0; c < C; c++) {
+            float *y = t->y + (c0 + (uint64_t)c) * t->ldy + r + (uint64_t)i;
+            float sum = v_sum16(acc[i][c]);
+            *y = t->accumulate ? *y + sum : sum;
+        }
+}
+
+/* All rows against C columns: as many rows at once as there are registers for, then one by one. */
+V_INLINE void narrow_columns(const struct cpu_narrow *t, const uint32_t dtype, uint64_t r0, uint64_t r1, uint32_t c0,
+                             const int C)
+{
+    const int fit = V_NARROW / (C * VN), R = fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
+    uint64_t r = r0;
+    for (; r + (uint64_t)R <= r1; r += (uint64_t)R)
+        narrow_tile(t, dtype, r, c0, R, C);
+    for (; r < r1; r++)
+        narrow_tile(t, dtype, r, c0, 1, C);
+}
+
+/* Columns in groups of at most four; the rows of a group of calls are few enough to be in the first cache for the second. */
+V_INLINE void narrow_dtype(const struct cpu_narrow *t, const uint32_t dtype)
+{
+    for (uint64_t r = t->r0; r < t->r1; r += 2) {
+        uint64_t end = t->n <= 4 ? t->r1 : r + 2 < t->r1 ? r + 2 : t->r1;
+        for (uint32_t c = 0; c < t->n; c += 4) {
+            uint32_t left = t->n - c;
+            if (left >= 4)
+                narrow_columns(t, dtype, r, end, c, 4);
+            else if (left == 3)
+                narrow_columns(t, dtype, r, end, c, 3);
+            else if (left == 2)
+                narrow_columns(t, dtype, r, end, c, 2);
+            else
+                narrow_columns(t, dtype, r, end, c, 1);
+        }
+        if (t->n <= 4)
+            return;
+    }
+}
+
+static void narrow(const struct cpu_narrow *t)
+{
+    if (t->w->dtype == IFX_BF16)
+        narrow_dtype(t, IFX_BF16);
+    else if (t->w->dtype == IFX_F32)
+        narrow_dtype(t, IFX_F32);
+    else
+        narrow_dtype(t, IFX_W8G32);
+}
+
+static void round_row(const float *x, uint32_t k, uint32_t padded, uint32_t exact, float *out)
+{
+    uint32_t i = 0;
+    for (; i + VW <= k; i += VW)
+        v_store(out + i, exact ? v_load(x + i) : v_round_bf16(v_load(x + i)));
+    if (i < k) {
+        vf v = v_load_n(x + i, k - i);
+        v_store_n(out + i, exact ? v : v_round_bf16(v), k - i);
+    }
+    for (i = k; i < padded; i++)
+        out[i] = 0.0f;
+}
+
+/* ---- wide: weights decoded into a float32 block that stays in cache, columns packed into panels of 16 ---- */
+
+static void pack_f32(const struct cpu_pack *t)
+{
+    float *out = (float *)t->out + t->p * t->cols * CPU_PANEL;
+    uint64_t first = t->p * CPU_PANEL;
+    uint32_t have = t->n - first < CPU_PANEL ? (uint32_t)(t->n - first) : CPU_PANEL;
+    float block[CPU_PANEL][32];
+    memset(block, 0, sizeof block);
+    for (uint32_t k = t->k0; k < t->k1; k += 32) {
+        uint32_t width = t->k1 - k < 32 ? t->k1 - k : 32;
+        for (uint32_t c = 0; c < have; c++)
+            round_row(t->x + (first + c) * t->ldx + k, width, width, t->exact, block[c]);
+        for (uint32_t i = 0; i < width; i++)
+            for (uint32_t c = 0; c < CPU_PANEL; c++)
+                out[(uint64_t)(k + i) * CPU_PANEL + c] = block[c][i];
+    }
+}
+
+/* Row `row`, inputs [k, k + kc), as float32. */
+V_INLINE void decode_row(const struct ifx_weight *w, const uint32_t dtype, uint64_t row, uint64_t k, uint32_t kc, float *out)
+{
+    uint32_t i = 0;
+    vf d[VN];
+    for (; i + 16 <= kc; i += 16) {
+        decode16(w, dtype, row, k + i, d);
+        UNROLL for (int v = 0; v < VN; v++)
+            v_store(out + i + v * VW, d[v]);
+    }
+    if (i < kc) {
+        float tail[16];
+        decode16_tail(w, dtype, row, k + i, kc - i, d);
+        UNROLL for (int v = 0; v < VN; v++)
+            v_store(tail + v * VW, d[v]);
+        memcpy(out + i, tail, (kc - i) * sizeof *out);
+    }
+}
+
+/* Rows of the task as float32, CPU_KC apart, then zero rows up to a whole register block. */
+static void decode_block(const struct cpu_wide *t, uint64_t k, uint32_t kc, uint32_t padded, float *out)
+{
+    uint32_t rows = (uint32_t)(t->r1 - t->r0);
+    for (uint32_t r = 0; r < rows; r++) {
+        float *row = out + (uint64_t)r * CPU_KC;
+        if (t->w->dtype == IFX_BF16)
+            decode_row(t->w, IFX_BF16, t->r0 + r, k, kc, row);
+        else if (t->w->dtype == IFX_F32)
+            decode_row(t->w, IFX_F32, t->r0 + r, k, kc, row);
+        else
+            decode_row(t->w, IFX_W8G32, t->r0 + r, k, kc, row);
+    }
+    for (uint32_t r = rows; r < padded; r++)
+        memset(out + (uint64_t)r * CPU_KC, 0, kc * sizeof *out);
+}
+
+/* V_MR rows x P panels over kc inputs; c is set at the first block of inputs, then added to. */
+V_INLINE void wide_tile(const float *w, const float *x, uint64_t panel, uint32_t kc, float *c, uint32_t first, const int P)
+{
+    vf acc[V_MR][3 * VN];
+    UNROLL for (int r = 0; r < V_MR; r++)
+        UNROLL for (int v = 0; v < P * VN; v++)
+            acc[r][v] = first ? v_zero() : v_load(c + (uint64_t)r * CPU_LDC + v * VW);
+    for (uint32_t k = 0; k < kc; k++) {
+        vf b[3 * VN];
+        UNROLL for (int p = 0; p < P; p++)
+            UNROLL for (int v = 0; v < VN; v++)
+                b[p * VN + v] = v_load(x + (uint64_t)p * panel + (uint64_t)k * CPU_PANEL + v * VW);
+        UNROLL for (int r = 0; r < V_MR; r++) {
+            vf a = v_set1(w[(uint64_t)r * CPU_KC + k]);
+            UNROLL for (int v = 0; v < P * VN; v++)
+                acc[r][v] = v_fma(a, b[v], acc[r][v]);
+        }
+    }
+    UNROLL for (int r = 0; r < V_MR; r++)
+        UNROLL for (int v = 0; v < P * VN; v++)
+            v_store(c + (uint64_t)r * CPU_LDC + v * VW, acc[r][v]);
+}
+
+static void wide_tiles(const float *w, uint32_t rows, const float *x, uint64_t panel, uint32_t kc, float *c,
+                       uint32_t first, uint32_t panels)
+{
+    for (uint32_t r = 0; r < rows; r += V_MR) {
+        const float *wr = w + (uint64_t)r * CPU_KC;
+        float *cr = c + (uint64_t)r * CPU_LDC;
+        if (V_P >= 3 && panels == 3)
+            wide_tile(wr, x, panel, kc, cr, first, V_P >= 3 ? 3 : 1);
+        else if (V_P >= 2 && panels == 2)
+            wide_tile(wr, x, panel, kc, cr, first, V_P >= 2 ? 2 : 1);
+        else
+            wide_tile(wr, x, panel, kc, cr, first, 1);
+    }
+}
+
+/* y[t, r] from c[r, t]. */
+static void store_block(const struct cpu_wide *t, const float *c, uint32_t column0, uint32_t columns)
+{
+    uint32_t rows = (uint32_t)(t->r1 - t->r0);
+    for (uint32_t j = 0; j < columns; j++) {
+        float *y = t->y + (uint64_t)(column0 + j) * t->ldy + t->r0;
+        if (t->accumulate)
+            for (uint32_t r = 0; r < rows; r++)
+                y[r] += c[(uint64_t)r * CPU_LDC + j];
+        else
+            for (uint32_t r = 0; r < rows; r++)
+                y[r] = c[(uint64_t)r * CPU_LDC + j];
+    }
+}
+
+static void wide_f32(const struct cpu_wide *t)
+{
+    float *c = t->scratch, *w = (float *)((char *)t->scratch + CPU_C_BYTES);
+    uint32_t rows = (uint32_t)(t->r1 - t->r0), padded = (rows + V_MR - 1) / V_MR * V_MR;
+    uint64_t cols = t->w->cols, panel = cols * CPU_PANEL;
+    for (uint32_t j0 = 0; j0 < t->n; j0 += CPU_NB) {
+        uint32_t columns = t->n - j0 < CPU_NB ? t->n - j0 : CPU_NB;
+        uint32_t panels = (columns + CPU_PANEL - 1) / CPU_PANEL;
+        for (uint64_t k = 0; k < cols; k += CPU_KC) {
+            uint32_t kc = cols - k < CPU_KC ? (uint32_t)(cols - k) : CPU_KC;
+            decode_block(t, k, kc, padded, w);
+            for (uint32_t p = 0, step; p < panels; p += step) {
+                step = panels - p < V_P ? panels - p : V_P;
+                const float *x = (const float *)t->x + (j0 / CPU_PANEL + p) * panel + k * CPU_PANEL;
+                wide_tiles(w, padded, x, panel, kc, c + p * CPU_PANEL, k == 0, step);
+            }
+        }
+        store_block(t, c, j0, columns);
+    }
+}
