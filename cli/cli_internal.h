@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cli_internal.h - what the files of the program's frame share: the parsed command line and where each value came from.
+ */
+#ifndef INFERNIX_CLI_INTERNAL_H
+#define INFERNIX_CLI_INTERNAL_H
+
+#include "cli.h"
+
+/* Where a value came from, weakest first. */
+#define CLI_FROM_GLOBAL_SECTION  0u
+#define CLI_FROM_COMMAND_SECTION 1u
+#define CLI_FROM_COMMAND_LINE    2u
+
+struct cli_value {
+    const struct cli_option *option;
+    char *text;      /* owned; switches: "1" or "0" */
+    uint32_t source; /* CLI_FROM_* */
+    uint32_t line;   /* of the config file, or 0 */
+};
+
+struct cli {
+    const struct cli_command *command; /* NULL until it is known */
+    struct cli_value *values;          /* in the order given, weakest source first */
+    uint32_t n_values;
+    const char **args; /* positional arguments of the command */
+    uint32_t n_args;
+    char *config_path; /* the file read, or NULL */
+    const char ***lists; /* what cli_texts made */
+    uint32_t n_lists;
+    struct ifx_context *context;
+    struct ifx_model *model;
+    /* progress line */
+    double progress_last;
+    bool progress_open;
+    bool progress_shown;
+};
+
+extern const struct cli_command *const cli_commands[]; /* ends with NULL; main.c */
+extern const struct cli_option cli_global_options[];   /* ends with a NULL name; options.c */
+
+/* The option of the command (may be NULL) or among the global ones that is spelled `name` ("--ctx", "-m"); NULL when there is none. */
+const struct cli_option *cli_find_option(const struct cli_command *command, const char *name);
+/* The long spelling: what follows ", " in "-m, --model". */
+const char *cli_option_name(const struct cli_option *option);
+/* Nearest option name for a message, or NULL. */
+const char *cli_nearest_option(const struct cli_command *command, const char *name);
+
+/* Adds a value; text NULL for a switch. */
+int cli_add_value(struct cli *cli, const struct cli_option *option, const char *text, uint32_t source, uint32_t line);
+/* Parses argv into cli: finds the command, takes options and positionals.  Returns the exit status, 0 when good. */
+int cli_parse(struct cli *cli, int argc, char **argv);
+/* Options in one text, as a shell would split it (quotes and backslashes), added as if given on the command line. */
+int cli_parse_text(struct cli *cli, const char *text);
+/* Reads the config file named by --config, INFERNIX_CONFIG or the user's folder, if any.  Returns the exit status. */
+int cli_read_config(struct cli *cli);
+/* Config file text; `path` is for messages. */
+int cli_config_text(struct cli *cli, const char *path, const char *text, uint64_t bytes);
+
+bool cli_from_command_line(const struct cli *cli, const char *name);
+
+/* A copy of the parsed options (no context, no model, no positionals), for `bench --arm`. */
+int cli_clone(const struct cli *from, struct cli *to);
+void cli_free(struct cli *cli);
+
+/* Ends a progress line on a terminal, so that other output starts on a line of its own. */
+void cli_progress_end(struct cli *cli);
+
+/* signals.c: the first SIGINT asks long work to stop, the second ends the process at once. */
+void cli_signals_init(void);
+void cli_signals_reset(void);  /* chat: a new answer; forgets an interrupt */
+bool cli_interrupted(void);
+
+#endif

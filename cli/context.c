@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * context.c - the process context and the model that the global options ask for; messages; progress lines.
+ */
+#include "config.h"
+#include "cli_internal.h"
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static void print_error(struct cli *cli, const char *text)
+{
+    cli_progress_end(cli);
+    fflush(stdout);
+    if (cli->command != NULL)
+        fprintf(stderr, "infernix: %s: %s\n", cli->command->name, text);
+    else
+        fprintf(stderr, "infernix: %s\n", text);
+}
+
+int cli_fail(struct cli *cli)
+{
+    const char *text = base_error_text();
+    if (cli_interrupted()) {
+        print_error(cli, "interrupted");
+        return 130;
+    }
+    print_error(cli, text[0] != 0 ? text : "failed, and nothing said why");
+    return 1;
+}
+
+int cli_usage(struct cli *cli, const char *format, ...)
+{
+    char text[1024];
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(text, sizeof text, format, ap);
+    va_end(ap);
+    print_error(cli, text);
+    return 2;
+}
+
+/* What the user named wrongly is wrong usage; what went wrong with it is a failure. */
+static int fail_named(struct cli *cli, int32_t status)
+{
+    if (status == IFX_EINVAL || status == IFX_ENOTFOUND)
+        return cli_usage(cli, "%s", base_error_text());
+    return cli_fail(cli);
+}
+
+/* One CPU a thread is right when this process is meant to have them all, and wrong when a quota or the user leaves room for
+ * others: two such processes would sit on the same CPUs. */
+static bool want_pin(const struct cli *cli, int64_t threads)
+{
+    cpu_set_t set;
+    if (cli_flag(cli, "--pin"))
+        return true;
+    if (cli_flag(cli, "--no-pin") || threads != 0 || sched_getaffinity(0, sizeof set, &set) != 0)
+        return false;
+    return (uint32_t)CPU_COUNT(&set) == base_usable_cpus();
+}
+
+int cli_context(struct cli *cli, struct ifx_context **out)
+{
+    struct ifx_context_options o = {.cpu = cli_text(cli, "--cpu", NULL), .plugins = cli_texts(cli, "--plugin")};
+    const char *path = cli_text(cli, "--plugin-path", NULL);
+    int64_t threads;
+    *out = cli->context;
+    if (cli->context != NULL)
+        return 0;
+    if (cli_int(cli, "--threads", 0, 1024, 0, &threads))
+        return 2;
+    if (cli_from_command_line(cli, "--plugin-path"))
+        o.plugin_path = path;
+    else
+        o.config_plugin_path = path;
+    o.threads = (uint32_t)threads;
+    o.pin = want_pin(cli, threads);
+    int32_t st = ifx_context_create(&o, &cli->context);
+    if (st != IFX_OK) {
+        cli->context = NULL;
+        return fail_named(cli, st);
+    }
+    *out = cli->context;
+    return 0;
+}
+
+static void load_progress(void *ctx, uint64_t done, uint64_t total)
+{
+    cli_progress(ctx, "loading", done, total);
+}
+
+/* Names that the registry does not know are told before the model is opened. */
+static int check_names(struct cli *cli, const struct ifx_model_options *o)
+{
+    static const char *const devices[] = {"auto", "cpu", "ref", NULL};
+    struct registry *r = ifx_context_registry(cli->context);
+    const struct registry_plugin *found;
+    const char *near = base_nearest(o->device, devices);
+    bool known = false;
+    for (uint32_t i = 0; devices[i] != NULL; i++)
+        known = known || strcmp(o->device, devices[i]) == 0;
+    if (!known && near != NULL)
+        return cli_usage(cli, "--device: there is no device %s; did you mean %s?", o->device, near);
+    if (!known)
+        return cli_usage(cli, "--device: there is no device %s; there are auto, cpu and ref", o->device);
+    int32_t st = o->kv_dtype != NULL ? registry_find(r, IFX_KIND_KV, o->kv_dtype, &found) : IFX_OK;
+    if (st != IFX_OK)
+        return fail_named(cli, base_error_prefix(st, "--kv-dtype"));
+    st = o->experts != NULL ? registry_find(r, IFX_KIND_EXPERT, o->experts, &found) : IFX_OK;
+    return st != IFX_OK ? fail_named(cli, base_error_prefix(st, "--experts")) : 0;
+}
+
+int cli_model(struct cli *cli, const char *path, struct ifx_model **out)
+{
+    struct ifx_context *context;
+    int64_t ctx, chunk;
+    *out = cli->model;
+    if (cli->model != NULL)
+        return 0;
+    if (cli_int(cli, "--ctx", 1, 1 << 24, 0, &ctx) || cli_int(cli, "--prefill-chunk", 1, 1 << 16, 0, &chunk))
+        return 2;
+    int failed = cli_context(cli, &context);
+    if (failed)
+        return failed;
+    struct ifx_model_options o = {.path = path,
+                                  .device = cli_text(cli, "--device", "auto"),
+                                  .kv_dtype = cli_text(cli, "--kv-dtype", NULL),
+                                  .experts = cli_text(cli, "--experts", NULL),
+                                  .ctx = (uint32_t)ctx,
+                                  .prefill_chunk = (uint32_t)chunk,
+                                  .progress = load_progress,
+                                  .progress_ctx = cli};
+    failed = check_names(cli, &o);
+    if (failed)
+        return failed;
+    int32_t st = ifx_model_open(context, &o, &cli->model);
+    cli_progress_end(cli);
+    if (st != IFX_OK) {
+        cli->model = NULL;
+        return cli_fail(cli);
+    }
+    *out = cli->model;
+    return 0;
+}
+
+/* ---- progress ---- */
+
+#define PROGRESS_TTY_SECONDS  0.1
+#define PROGRESS_LINE_SECONDS 5.0
+
+void cli_progress_end(struct cli *cli)
+{
+    if (cli->progress_open)
+        fputs("\r\033[K", stderr);
+    cli->progress_open = false;
+    cli->progress_last = 0;
+}
+
+void cli_progress(struct cli *cli, const char *what, uint64_t done, uint64_t total)
+{
+    double now = base_now();
+    bool tty = isatty(STDERR_FILENO) == 1;
+    double every = tty ? PROGRESS_TTY_SECONDS : PROGRESS_LINE_SECONDS;
+    if (cli_flag(cli, "--quiet"))
+        return;
+    if (cli->progress_last == 0)
+        cli->progress_last = now; /* short work shows no line at all */
+    if (now - cli->progress_last < every)
+        return;
+    cli->progress_last = now;
+    double percent = total > 0 ? 100.0 * (double)done / (double)total : 0;
+    if (tty) {
+        fprintf(stderr, "\r\033[Kinfernix: %s %.0f %%", what, percent);
+        cli->progress_open = true;
+    } else {
+        fprintf(stderr, "infernix: %s %.0f %%\n", what, percent);
+    }
+}
