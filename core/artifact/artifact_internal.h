@@ -7,6 +7,7 @@
 
 #include "artifact.h"
 #include <jansson.h>
+#include <pthread.h>
 
 /* ---- faults: collected so that a user sees all of them at once ---- */
 #define FAULTS_SHOWN 64u
@@ -88,6 +89,7 @@ struct art_container {
     uint64_t n_experts;
     json_t *index;
     bool no_verify;
+    pthread_mutex_t lock; /* verification */
 };
 
 struct art_asset {

@@ -333,6 +333,7 @@ int32_t art_container_open(struct artifact *a)
     char *text = NULL;
     uint64_t bytes = 0;
     struct art_faults f = {0};
+    pthread_mutex_init(&c->lock, NULL);
     int32_t status = check_header(a);
     if (status == IFX_OK)
         status = inflate_index(a, &text, &bytes);
@@ -369,6 +370,7 @@ void art_container_close(struct art_container *c)
     base_free(c->experts);
     base_free(c->sections);
     json_decref(c->index);
+    pthread_mutex_destroy(&c->lock);
     munmap((void *)(uintptr_t)c->map, c->bytes);
     base_free(c);
 }
@@ -396,7 +398,13 @@ int32_t art_section_verify(struct artifact *a, int32_t section)
     struct art_section *s = &a->container->sections[section];
     if (__atomic_load_n(&s->state, __ATOMIC_ACQUIRE) == SECTION_RIGHT)
         return IFX_OK;
-    return judge(a, (uint64_t)section, crc_of(a->container->map + s->offset, s->bytes));
+    /* Many threads want the same section at once: one looks, the others wait for its answer. */
+    pthread_mutex_lock(&a->container->lock);
+    int32_t status = IFX_OK;
+    if (__atomic_load_n(&s->state, __ATOMIC_ACQUIRE) != SECTION_RIGHT)
+        status = judge(a, (uint64_t)section, crc_of(a->container->map + s->offset, s->bytes));
+    pthread_mutex_unlock(&a->container->lock);
+    return status;
 }
 
 void artifact_set_verify(struct artifact *a, bool verify)
