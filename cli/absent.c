@@ -18,7 +18,6 @@ ABSENT_COMMAND(chat)
 ABSENT_COMMAND(bench)
 ABSENT_COMMAND(perplexity)
 ABSENT_COMMAND(trace)
-ABSENT_COMMAND(convert)
 ABSENT_COMMAND(inspect)
 ABSENT_COMMAND(plugins)
 ABSENT_COMMAND(tokenize)
@@ -105,26 +104,4 @@ WEAK int32_t text_chat_end_id(const struct text_chat *c)
 {
     (void)c;
     return -1;
-}
-
-/* The safetensors writer. */
-WEAK int32_t st_writer_open(const char *path, bool force, struct st_writer **out)
-{
-    (void)path, (void)force, (void)out;
-    return base_error(IFX_EUNSUPPORTED, "this build has no safetensors writer yet");
-}
-WEAK int32_t st_writer_declare(struct st_writer *w, const char *name, uint32_t dtype, uint32_t n_dims, const uint64_t *dims)
-{
-    (void)w, (void)name, (void)dtype, (void)n_dims, (void)dims;
-    return IFX_EUNSUPPORTED;
-}
-WEAK int32_t st_writer_write(struct st_writer *w, const char *name, const void *data, uint64_t bytes)
-{
-    (void)w, (void)name, (void)data, (void)bytes;
-    return IFX_EUNSUPPORTED;
-}
-WEAK int32_t st_writer_close(struct st_writer **w, bool commit)
-{
-    (void)w, (void)commit;
-    return IFX_EUNSUPPORTED;
 }

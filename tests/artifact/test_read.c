@@ -215,12 +215,52 @@ static void test_params(void **state)
     artifact_close(a);
 }
 
+static void test_writer(void **state)
+{
+    (void)state;
+    char *folder = helper_folder(), path[4400];
+    const float x[6] = {1, 2, 3, 4, 5, 6};
+    const int32_t ids[3] = {7, 8, 9};
+    const uint64_t dims_x[2] = {2, 3}, dims_ids[1] = {3};
+    struct st_writer *w;
+    struct st_file *f;
+    struct ifx_tensor t;
+    snprintf(path, sizeof path, "%s/t.safetensors", folder);
+    assert_int_equal(st_writer_open(path, false, &w), IFX_OK);
+    assert_int_equal(st_writer_declare(w, "x", IFX_F32, 2, dims_x), IFX_OK);
+    assert_int_equal(st_writer_declare(w, "ids", IFX_I32, 1, dims_ids), IFX_OK);
+    assert_int_equal(st_writer_declare(w, "x", IFX_F32, 2, dims_x), IFX_EINTERNAL);
+    assert_int_equal(st_writer_write(w, "x", x, sizeof x), IFX_OK);
+    assert_int_equal(st_writer_write(w, "ids", ids, sizeof ids), IFX_OK);
+    assert_int_equal(st_writer_close(&w, true), IFX_OK);
+    assert_null(w);
+    if (st_open(path, &f) != IFX_OK)
+        fail_msg("%s", base_error_text());
+    assert_int_equal(st_find(f, "x", &t), IFX_OK);
+    assert_int_equal(t.dims[0] * 10 + t.dims[1], 23);
+    assert_int_equal(t.data_bytes, sizeof x);
+    assert_memory_equal(t.data, x, sizeof x);
+    assert_int_equal(st_find(f, "ids", &t), IFX_OK);
+    assert_memory_equal(t.data, ids, sizeof ids);
+    assert_int_equal(st_find(f, "y", &t), IFX_ENOTFOUND);
+    st_close(f);
+    /* Not all written: nothing may appear; nor may an existing file be replaced unasked. */
+    assert_int_not_equal(st_writer_open(path, false, &w), IFX_OK);
+    assert_int_equal(st_writer_open(path, true, &w), IFX_OK);
+    assert_int_equal(st_writer_declare(w, "y", IFX_F32, 2, dims_x), IFX_OK);
+    assert_int_not_equal(st_writer_close(&w, true), IFX_OK);
+    assert_int_equal(st_open(path, &f), IFX_OK);
+    assert_int_equal(st_find(f, "x", &t), IFX_OK);
+    st_close(f);
+    helper_remove(folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_open_and_check), cmocka_unit_test(test_vl_is_the_same_model),
         cmocka_unit_test(test_fused_experts),      cmocka_unit_test(test_nvfp4_experts),
-        cmocka_unit_test(test_params),
+        cmocka_unit_test(test_params),             cmocka_unit_test(test_writer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
