@@ -81,6 +81,18 @@ static void fill_kernels(struct cpu_device *d, uint32_t level)
         d->level = IFX_CPU_AVX512;
     }
 #endif
+#ifdef HAVE_ISA_AVX512_BF16
+    if (level >= IFX_CPU_AVX512_BF16) {
+        cpu_kernels_avx512_bf16(&d->kernels);
+        d->level = IFX_CPU_AVX512_BF16;
+    }
+#endif
+#ifdef HAVE_ISA_AMX_BF16
+    if (level >= IFX_CPU_AMX_BF16) {
+        cpu_kernels_amx_bf16(&d->kernels);
+        d->level = IFX_CPU_AMX_BF16;
+    }
+#endif
 }
 
 static int32_t open_device(const struct ifx_host *host, const struct ifx_options *options, const char *identity,

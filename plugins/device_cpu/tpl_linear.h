@@ -2,11 +2,7 @@
  *
  * tpl_linear.h - kernel template: matrix products in float32 registers, over the vector operations included before it.
  */
-#include "kernels.h"
-
-#define UNROLL _Pragma("GCC unroll 16")
-
-enum { VN = 16 / VW }; /* vectors of the 16 canonical lanes */
+#include "tpl_store.h"
 
 /* 16 weights from input k on, decoded. */
 V_INLINE void decode16(const struct ifx_weight *w, const uint32_t dtype, uint64_t row, uint64_t k, vf out[VN])
@@ -143,15 +139,19 @@ static void pack_f32(const struct cpu_pack *t)
     float *out = (float *)t->out + t->p * t->cols * CPU_PANEL;
     uint64_t first = t->p * CPU_PANEL;
     uint32_t have = t->n - first < CPU_PANEL ? (uint32_t)(t->n - first) : CPU_PANEL;
-    float block[CPU_PANEL][32];
-    memset(block, 0, sizeof block);
-    for (uint32_t k = t->k0; k < t->k1; k += 32) {
-        uint32_t width = t->k1 - k < 32 ? t->k1 - k : 32;
-        for (uint32_t c = 0; c < have; c++)
-            round_row(t->x + (first + c) * t->ldx + k, width, width, t->exact, block[c]);
-        for (uint32_t i = 0; i < width; i++)
-            for (uint32_t c = 0; c < CPU_PANEL; c++)
-                out[(uint64_t)(k + i) * CPU_PANEL + c] = block[c][i];
+    for (uint32_t k = t->k0; k < t->k1; k += VW) {
+        uint32_t width = t->k1 - k < VW ? t->k1 - k : VW;
+        for (uint32_t c0 = 0; c0 < CPU_PANEL; c0 += VW) {
+            vf block[VW];
+            for (uint32_t c = 0; c < VW; c++) {
+                const float *x = t->x + (first + c0 + c) * t->ldx + k;
+                block[c] = c0 + c >= have ? v_zero() : width == VW ? v_load(x) : v_load_n(x, width);
+                block[c] = t->exact ? block[c] : v_round_bf16(block[c]);
+            }
+            v_transpose(block);
+            for (uint32_t i = 0; i < width; i++)
+                v_store(out + (uint64_t)(k + i) * CPU_PANEL + c0, block[i]);
+        }
     }
 }
 
@@ -226,21 +226,6 @@ static void wide_tiles(const float *w, uint32_t rows, const float *x, uint64_t p
             wide_tile(wr, x, panel, kc, cr, first, V_P >= 2 ? 2 : 1);
         else
             wide_tile(wr, x, panel, kc, cr, first, 1);
-    }
-}
-
-/* y[t, r] from c[r, t]. */
-static void store_block(const struct cpu_wide *t, const float *c, uint32_t column0, uint32_t columns)
-{
-    uint32_t rows = (uint32_t)(t->r1 - t->r0);
-    for (uint32_t j = 0; j < columns; j++) {
-        float *y = t->y + (uint64_t)(column0 + j) * t->ldy + t->r0;
-        if (t->accumulate)
-            for (uint32_t r = 0; r < rows; r++)
-                y[r] += c[(uint64_t)r * CPU_LDC + j];
-        else
-            for (uint32_t r = 0; r < rows; r++)
-                y[r] = c[(uint64_t)r * CPU_LDC + j];
     }
 }
 

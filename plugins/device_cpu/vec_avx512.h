@@ -86,6 +86,31 @@ V_INLINE vf v_load_i8(const int8_t *p)
 
 V_INLINE float v_f16(uint16_t h) { return _cvtsh_ss(h); }
 
+V_INLINE void v_transpose(vf r[16])
+{
+    __m512 a[16], b[16];
+    for (int i = 0; i < 16; i += 2) {
+        a[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+        a[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        b[i] = _mm512_shuffle_ps(a[i], a[i + 2], 0x44);
+        b[i + 1] = _mm512_shuffle_ps(a[i], a[i + 2], 0xee);
+        b[i + 2] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+        b[i + 3] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0xee);
+    }
+    /* b[4 g + i] holds columns i, i + 4, i + 8, i + 12 of rows 4 g .. 4 g + 3, one 128-bit part each. */
+    for (int i = 0; i < 4; i++) {
+        __m512 low0 = _mm512_shuffle_f32x4(b[i], b[i + 4], 0x44), high0 = _mm512_shuffle_f32x4(b[i], b[i + 4], 0xee);
+        __m512 low1 = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0x44);
+        __m512 high1 = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0xee);
+        r[i] = _mm512_shuffle_f32x4(low0, low1, 0x88);
+        r[i + 4] = _mm512_shuffle_f32x4(low0, low1, 0xdd);
+        r[i + 8] = _mm512_shuffle_f32x4(high0, high1, 0x88);
+        r[i + 12] = _mm512_shuffle_f32x4(high0, high1, 0xdd);
+    }
+}
+
 V_INLINE float v_sum16(const vf acc[1])
 {
     __m256 t8 = _mm256_add_ps(_mm512_castps512_ps256(acc[0]), _mm512_extractf32x8_ps(acc[0], 1));

@@ -143,6 +143,16 @@ V_INLINE float v_f16(uint16_t h)
     return ifx_f16_to_f32(h);
 }
 
+/* Transposes VW rows of VW values. */
+V_INLINE void v_transpose(vf r[VW])
+{
+    vf in[VW];
+    memcpy(in, r, sizeof in);
+    for (int i = 0; i < VW; i++)
+        for (int j = 0; j < VW; j++)
+            r[i][j] = in[j][i];
+}
+
 /* Step 3 of the canonical order over 16 lanes. */
 V_INLINE float v_sum16(const vf acc[1])
 {
