@@ -14,6 +14,7 @@ int32_t text_tokenizer_create(const char *json, uint64_t bytes, const char *conf
                               struct text_tokenizer **out);
 void text_tokenizer_destroy(struct text_tokenizer *t);
 uint32_t text_vocab_size(const struct text_tokenizer *t); /* highest id + 1 */
+const char *text_tokenizer_template(const struct text_tokenizer *t); /* chat template of tokenizer_config.json, or NULL */
 
 #define TEXT_SPECIALS 1u /* recognise added/special tokens spelled in the text */
 /* Appends ids.  *ids is grown with base_realloc.  Text need not be valid UTF-8: invalid bytes become U+FFFD as the reference does.  Polls
