@@ -13,13 +13,9 @@ static int not_there(struct cli *cli)
 #define ABSENT_COMMAND(NAME)                                                                                      \
     extern const struct cli_command cmd_##NAME __attribute__((weak));                                             \
     const struct cli_command cmd_##NAME = {#NAME, "", "not in this build", NULL, NULL, not_there};
-ABSENT_COMMAND(run)
 ABSENT_COMMAND(chat)
 ABSENT_COMMAND(bench)
-ABSENT_COMMAND(perplexity)
-ABSENT_COMMAND(trace)
 ABSENT_COMMAND(inspect)
-ABSENT_COMMAND(plugins)
 ABSENT_COMMAND(tokenize)
 ABSENT_COMMAND(render)
 

@@ -66,6 +66,48 @@ void cli_free(struct cli *cli);
 /* Ends a progress line on a terminal, so that other output starts on a line of its own. */
 void cli_progress_end(struct cli *cli);
 
+/* ---- sampling.c: what run and chat share ---- */
+#define CLI_SAMPLING_OPTIONS                                                                                          \
+    {"--temperature", "T", "0 is greedy (default: the model's, else 0.7)", false},                                    \
+    {"--top-k", "N", "sample among the N best tokens, 0 for all (default: the model's, else 40)", false},             \
+    {"--top-p", "P", "sample among the best tokens that hold this share (default: the model's, else 0.9)", false},    \
+    {"--min-p", "P", "leave out tokens below this share of the best one's (default 0)", false},                       \
+    {"--presence-penalty", "X", "taken from the logit of each token already generated (default 0)", false},           \
+    {"--frequency-penalty", "X", "taken from it once for each time it was generated (default 0)", false},             \
+    {"--repetition-penalty", "X", "divides the logits of tokens in prompt and answer (default 1)", false},            \
+    {"--seed", "N", "seed of the random numbers (default: a new one, printed)", false},                               \
+    {"--greedy", NULL, "always the best token", false},                                                               \
+    {"--stop", "TEXT", "end before this text; may be repeated", true},                                                \
+    {"--stop-id", "ID", "end at this token; may be repeated", true},                                                  \
+    {"--ignore-eos", NULL, "go on past the model's own end tokens", false}
+
+struct cli_generation {
+    struct ifx_generate g;
+    int32_t *stop_ids; /* owned */
+};
+/* Checks the sampling options; with a model, fills g from its defaults and them.  Returns the exit status. */
+int cli_generation_options(struct cli *cli, const struct ifx_model *model, struct cli_generation *out);
+void cli_generation_free(struct cli_generation *g);
+const char *cli_finish_name(uint32_t finish);
+double cli_rate(uint64_t tokens, double seconds); /* 0 when the time is 0 */
+
+/* ---- report.c ---- */
+/* One log line: the model, and what it runs on. */
+void cli_log_setup(const struct ifx_model *model);
+/* The same as an object: model, device, cpu, threads, formats, context, fallbacks.  NULL: no memory. */
+json_t *cli_setup_json(struct cli *cli, const struct ifx_model *model);
+/* Prints an object on standard output and gives up the reference; returns the exit status. */
+int cli_print_json(struct cli *cli, json_t *object);
+
+/* ---- input.c ---- */
+/* A file of any kind, or standard input for "-"; 0-terminated, owned by the caller. */
+int32_t cli_read_text(const char *path, char **text, uint64_t *bytes);
+/* "1,2,3" (also with spaces), or a JSON array of numbers: ids from 0 to vocab - 1. */
+int32_t cli_parse_ids(const char *text, const char *what, uint32_t vocab, int32_t **ids, uint64_t *n);
+/* MODEL among the positionals by the rule of the manual: -m, or the first one when it names something that exists,
+ * looks like a path (a slash and no space, or ends in .infernix or .safetensors), or has another one after it.  *next is the index of the first positional that is not MODEL. */
+const char *cli_model_arg(const struct cli *cli, uint32_t *next);
+
 /* signals.c: the first SIGINT asks long work to stop, the second ends the process at once. */
 void cli_signals_init(void);
 void cli_signals_reset(void);  /* chat: a new answer; forgets an interrupt */

@@ -122,7 +122,9 @@ struct ifx_generate {
     uint64_t n_prompt;
     uint64_t max_tokens; /* 0: up to the context limit */
     struct ifx_sampling sampling;
-    bool ignore_stop_ids;
+    bool ignore_stop_ids;    /* the model's own */
+    const int32_t *stop_ids; /* more ids that end it; may be NULL */
+    uint32_t n_stop_ids;
     bool show_special;
     const char *const *stops; /* stop strings */
     uint32_t n_stops;

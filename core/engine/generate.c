@@ -47,6 +47,9 @@ static bool is_stop_id(const struct generation *gen, int32_t token)
     for (uint32_t i = 0; !gen->g->ignore_stop_ids && i < m->n_stop_ids; i++)
         if (m->stop_ids[i] == token)
             return true;
+    for (uint32_t i = 0; i < gen->g->n_stop_ids; i++)
+        if (gen->g->stop_ids[i] == token)
+            return true;
     return false;
 }
 
