@@ -15,7 +15,6 @@ static int not_there(struct cli *cli)
     const struct cli_command cmd_##NAME = {#NAME, "", "not in this build", NULL, NULL, not_there};
 ABSENT_COMMAND(chat)
 ABSENT_COMMAND(bench)
-ABSENT_COMMAND(inspect)
 ABSENT_COMMAND(tokenize)
 ABSENT_COMMAND(render)
 

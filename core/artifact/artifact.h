@@ -94,6 +94,19 @@ struct artifact_convert {
 int32_t artifact_convert(struct artifact *a, const struct artifact_convert *c);
 
 /* ---- inspection ---- */
+/* Everything artifact_check looks at, the CRC of every section, and every value: all faults in one message.  ops, bank: of a
+ * container's records, or NULL (their values are then not looked at). */
+int32_t artifact_check_values(struct artifact *a, const struct ifx_model_desc *desc, const struct ifx_expert_ops *ops,
+                              void *bank, struct base_pool *pool,
+                              int32_t (*progress)(void *ctx, uint64_t done, uint64_t total, const char *what), void *ctx);
+/* Containers: what the records of a MoE layer are.  IFX_ENOTFOUND (nothing recorded) past the last. */
+struct artifact_records {
+    const char *format;
+    const char *prefix;
+    uint32_t layer;
+    uint64_t experts, record_bytes, offset; /* offset: of the first record in the file */
+};
+int32_t artifact_records_at(const struct artifact *a, uint32_t moe_layer, struct artifact_records *out);
 #define ARTIFACT_MAX_DIMS 8
 struct artifact_entry {
     const char *stored_name;
@@ -103,10 +116,14 @@ struct artifact_entry {
     uint32_t n_dims;
     uint64_t dims[ARTIFACT_MAX_DIMS];
     uint64_t bytes;
+    uint64_t scale_bytes; /* IFX_W8G32: of the scales beside it */
     const char *file;
     uint64_t offset; /* in the file */
 };
 uint64_t artifact_entry_count(const struct artifact *a);
+/* How an entry is stored: "BF16", "FP8 e4m3, one scale", "FP8 e4m3, 128x128 scales", "NVFP4 (ModelOpt)", "int8, groups of 32"; a
+ * scale tensor counts to the format of its weight, *scale is then set. */
+const char *artifact_entry_format(const struct artifact *a, uint64_t index, bool *scale);
 const struct artifact_entry *artifact_entry_at(const struct artifact *a, uint64_t index);
 
 /* ---- writing safetensors (trace) ---- */

@@ -165,7 +165,6 @@ void art_source_row_bf16(const struct art_source *s, uint64_t row, uint16_t *out
 int32_t art_source_check_scales(const struct art_source *s, uint64_t row0, uint64_t n);
 void art_to_f32(uint32_t dtype, const void *src, uint64_t n, float *out);
 uint16_t art_f64_to_bf16(double v);
-const char *art_form_text(const struct art_source *s);
 
 /* The three matrices of an expert: sources and the first row of it in each. */
 struct art_expert_source {
@@ -176,6 +175,7 @@ bool art_expert_open(const struct artifact *a, const struct ifx_moe_layer *m, ui
                      struct art_expert_source *out, struct art_faults *f);
 void art_check_experts(const struct artifact *a, const struct ifx_moe_layer *m, uint32_t moe_layer,
                        struct art_faults *f);
+void art_check(const struct artifact *a, const struct ifx_model_desc *desc, struct art_faults *f);
 /* Says why a weight is missing when another dialect's tensor stands in its place. */
 void art_missing(const struct artifact *a, const char *logical_name, const char *why, struct art_faults *f);
 

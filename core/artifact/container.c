@@ -229,6 +229,7 @@ static int32_t read_tensor(struct artifact *a, struct art_tensor *t, const char 
         status = read_range(a, name, v, "scale_offset", "scale_bytes", &section, &offset, &t->scale_bytes);
         if (status != IFX_OK)
             return status;
+        t->pub.scale_bytes = t->scale_bytes;
         t->scales = c->map + c->sections[section].offset + offset;
     }
     return read_shape(a, t, v);

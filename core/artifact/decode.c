@@ -63,20 +63,35 @@ uint16_t art_f64_to_bf16(double v)
     return ifx_f32_to_bf16(f);
 }
 
-const char *art_form_text(const struct art_source *s)
+static const char *weight_format(const struct artifact *a, const struct art_tensor *t)
 {
-    switch (s->form) {
-    case ART_FP8:
-        return "FP8 e4m3, one scale";
-    case ART_FP8B:
-        return "FP8 e4m3, 128x128 scales";
-    case ART_NVFP4:
-        return "NVFP4 (ModelOpt)";
-    case ART_W8G32:
+    const char *name = t->pub.logical_name;
+    if (t->pub.dtype == IFX_W8G32)
         return "int8, groups of 32";
-    default:
-        return s->t->pub.dtype_text;
+    if (name != NULL && t->pub.dtype == IFX_F8_E4M3 && art_findf(a, "%s_scale_inv", name))
+        return "FP8 e4m3, 128x128 scales";
+    if (name != NULL && t->pub.dtype == IFX_F8_E4M3 && art_findf(a, "%s_scale", name))
+        return "FP8 e4m3, one scale";
+    if (name != NULL && t->pub.dtype == IFX_U8 && art_findf(a, "%s_scale_2", name))
+        return "NVFP4 (ModelOpt)";
+    return t->pub.dtype_text;
+}
+
+const char *artifact_entry_format(const struct artifact *a, uint64_t index, bool *scale)
+{
+    static const char *const suffixes[] = {"weight_scale_inv", "weight_scale_2", "weight_scale", "input_scale", NULL};
+    const struct art_tensor *t = &a->tensors[index];
+    const char *name = t->pub.logical_name;
+    *scale = false;
+    for (int i = 0; name != NULL && suffixes[i] != NULL; i++) {
+        size_t n = strlen(name), m = strlen(suffixes[i]);
+        if (n <= m || strcmp(name + n - m, suffixes[i]) != 0)
+            continue;
+        const struct art_tensor *weight = art_findf(a, "%.*sweight", (int)(n - m), name);
+        *scale = weight != NULL;
+        return weight ? weight_format(a, weight) : t->pub.dtype_text;
     }
+    return weight_format(a, t);
 }
 
 static bool is_plain(uint32_t dtype)

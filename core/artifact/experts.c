@@ -236,6 +236,17 @@ int32_t artifact_expert_record(struct artifact *a, uint32_t moe_layer, uint32_t 
     return IFX_OK;
 }
 
+int32_t artifact_records_at(const struct artifact *a, uint32_t moe_layer, struct artifact_records *out)
+{
+    if (a->container == NULL || moe_layer >= a->container->n_experts)
+        return IFX_ENOTFOUND;
+    const struct art_expert_section *s = &a->container->experts[moe_layer];
+    *out = (struct artifact_records){.format = s->format, .prefix = s->prefix, .layer = s->layer, .experts = s->experts,
+                                     .record_bytes = s->record_bytes,
+                                     .offset = a->container->sections[s->section].offset};
+    return IFX_OK;
+}
+
 static uint64_t bank_record_bytes(const struct ifx_expert_ops *ops, const struct ifx_moe_layer *m)
 {
     struct ifx_expert_shape shape = {.struct_size = sizeof shape, .hidden = m->hidden, .inter = m->inter};

@@ -89,16 +89,21 @@ static void check_param(const struct artifact *a, const struct ifx_model_desc *d
     check_tied(a, desc, p, t, f);
 }
 
+void art_check(const struct artifact *a, const struct ifx_model_desc *desc, struct art_faults *f)
+{
+    if (a->container != NULL && a->container->n_experts != desc->n_moe)
+        art_fault(f, "%s: has experts for %llu layers, the config needs %u", a->path,
+                  (ull)a->container->n_experts, desc->n_moe);
+    for (uint32_t i = 0; i < desc->n_params; i++)
+        check_param(a, desc, &desc->params[i], f);
+    for (uint32_t i = 0; i < desc->n_moe; i++)
+        art_check_experts(a, &desc->moe[i], i, f);
+}
+
 int32_t artifact_check(struct artifact *a, const struct ifx_model_desc *desc)
 {
     struct art_faults f = {0};
-    if (a->container != NULL && a->container->n_experts != desc->n_moe)
-        art_fault(&f, "%s: has experts for %llu layers, the config needs %u", a->path,
-                  (ull)a->container->n_experts, desc->n_moe);
-    for (uint32_t i = 0; i < desc->n_params; i++)
-        check_param(a, desc, &desc->params[i], &f);
-    for (uint32_t i = 0; i < desc->n_moe; i++)
-        art_check_experts(a, &desc->moe[i], i, &f);
+    art_check(a, desc, &f);
     return art_faults_end(&f, IFX_EFORMAT, a->path);
 }
 
