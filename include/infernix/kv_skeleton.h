@@ -33,6 +33,8 @@
 #define IFX_KVS_INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)
 #define IFX_KVS_UNROLL _Pragma("clang loop unroll(full)")
+#elif defined(__CUDACC__)
+#define IFX_KVS_UNROLL
 #else
 #define IFX_KVS_UNROLL _Pragma("GCC unroll 8")
 #endif
@@ -256,7 +258,7 @@ static inline int32_t ifx_kvs_open(const struct ifx_host *host, const struct ifx
                            "this KV format cannot store head_dim %u, %u KV heads, pages of %u tokens "
                            "(head_dim: a multiple of 8 up to %u; pages: a power of two, 16 to 256)",
                            sh->head_dim, sh->n_kv_heads, sh->page_tokens, IFX_KVS_MAX_DIM);
-    struct ifx_kvs *s = host->alloc(host, sizeof *s, 64);
+    struct ifx_kvs *s = (struct ifx_kvs *)host->alloc(host, sizeof *s, 64);
     if (s == NULL)
         return IFX_ENOMEM;
     s->host = host;
@@ -273,23 +275,23 @@ static inline int32_t ifx_kvs_open(const struct ifx_host *host, const struct ifx
 /* For ifx_kv_ops.close, .append, .attend, .level. */
 static inline void ifx_kvs_close(void *kv)
 {
-    struct ifx_kvs *s = kv;
+    struct ifx_kvs *s = (struct ifx_kvs *)kv;
     if (s != NULL)
         s->host->free(s->host, s);
 }
 static inline int32_t ifx_kvs_call_append(void *kv, const struct ifx_kv_append *call)
 {
-    const struct ifx_kvs *s = kv;
+    const struct ifx_kvs *s = (const struct ifx_kvs *)kv;
     return s->kernels->append(s, call);
 }
 static inline int32_t ifx_kvs_call_attend(void *kv, const struct ifx_kv_attend *call)
 {
-    const struct ifx_kvs *s = kv;
+    const struct ifx_kvs *s = (const struct ifx_kvs *)kv;
     return s->kernels->attend(s, call);
 }
 static inline uint32_t ifx_kvs_level(void *kv)
 {
-    const struct ifx_kvs *s = kv;
+    const struct ifx_kvs *s = (const struct ifx_kvs *)kv;
     return s->kernels->level;
 }
 
@@ -300,7 +302,7 @@ IFX_KVS_INLINE int32_t ifx_kvs_append(const struct ifx_kvs *s, const struct ifx_
     const uint32_t d = s->shape.head_dim, pt = s->shape.page_tokens;
     for (uint32_t i = 0; i < c->n; i++) {
         const uint64_t t = c->pos0 + i;
-        uint8_t *page = c->pages[t / pt];
+        uint8_t *page = (uint8_t *)c->pages[t / pt];
         const uint32_t slot = (uint32_t)(t % pt);
         for (uint32_t h = 0; h < s->shape.n_kv_heads; h++) {
             store(s, c->k + i * c->ldk + (uint64_t)h * d, page + ifx_kvs_row_offset(s, IFX_KV_K, h, slot));
@@ -344,7 +346,7 @@ IFX_KVS_INLINE void ifx_kvs_load(const struct ifx_kvs_tile *x, uint32_t which, u
     uint32_t j = 0;
     for (; j < n; j++) {
         const uint64_t t = x->list != NULL ? (uint64_t)(uint32_t)x->list[j0 + j] : x->t + j0 + j;
-        const uint8_t *page = x->c->pages[t / pt];
+        const uint8_t *page = (const uint8_t *)x->c->pages[t / pt];
         load(x->s, page + ifx_kvs_row_offset(x->s, which, x->c->kv_head, (uint32_t)(t % pt)), x->rows + j * x->ld);
     }
     for (; j % 8u != 0; j++)
@@ -565,7 +567,13 @@ IFX_KVS_INLINE int32_t ifx_kvs_attend(const struct ifx_kvs *s, const struct ifx_
     const uint64_t rows = (uint64_t)(c->q1 - c->q0) * c->group;
     float decoded[IFX_KVS_SUB * (IFX_KVS_MAX_DIM + IFX_KVS_PAD)] __attribute__((aligned(64)));
     float p[IFX_KVS_ROWS * IFX_KVS_TILE] __attribute__((aligned(64)));
-    struct ifx_kvs_tile x = {.s = s, .c = c, .ld = (d + 15u) / 16u * 16u + IFX_KVS_PAD, .rows = decoded, .p = p};
+    struct ifx_kvs_tile x;
+    memset(&x, 0, sizeof x);
+    x.s = s;
+    x.c = c;
+    x.ld = (d + 15u) / 16u * 16u + IFX_KVS_PAD;
+    x.rows = decoded;
+    x.p = p;
 
     if (c->group == 0 || c->group > IFX_KVS_ROWS || c->kv_head >= s->shape.n_kv_heads)
         return s->host->error(s->host, IFX_EINVAL, "attend: KV head %u of %u, %u query heads a KV head (at most %u)",
