@@ -28,6 +28,7 @@ enum {
     BANK_BLOCK_BYTES = EXPERT_BLOCK_ROWS * (EXPERT_LINE + BANK_ROW_SCALES),
     BANK_STEPS = BANK_BLOCK_K / 16 /* 16-position steps of a block */
 };
+enum { WIDE_COLUMNS = 512 /* columns a wide route does at once: bounds its accumulators on the stack */ };
 _Static_assert(BANK_BLOCK_BYTES % EXPERT_LINE == 0, "blocks start at a cache line");
 _Static_assert(BANK_BLOCK_K % 32 == 0, "a block is a whole number of matrix tiles");
 

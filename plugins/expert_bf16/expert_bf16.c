@@ -68,6 +68,14 @@ static const struct expert_routes *bank_routes(uint32_t level)
     case IFX_CPU_AVX512:
         return bank_routes_avx512();
 #endif
+#ifdef HAVE_ISA_AVX512_BF16
+    case IFX_CPU_AVX512_BF16:
+        return bank_routes_avx512_bf16();
+#endif
+#ifdef HAVE_ISA_AMX_BF16
+    case IFX_CPU_AMX_BF16:
+        return bank_routes_amx_bf16();
+#endif
     default:
         return NULL;
     }

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tile_avx512_bf16.h - wide_product with AVX-512-BF16: a chunk of weights decoded into tile rows, then each
+ * pair of positions broadcast against 16 columns.  The object supplies BANK_TILE_DIRECT and bank_tile_line as in
+ * tile_amx.h.
+ */
+#ifndef COMMON_EXPERT_TILE_AVX512_BF16_H
+#define COMMON_EXPERT_TILE_AVX512_BF16_H
+
+#include "bank.h"
+
+#include <immintrin.h>
+
+enum {
+    TILE_PER_BLOCK = BANK_BLOCK_K / 32,
+    TILE_CHUNK = 4,
+    TILE_CHUNK_BLOCKS = TILE_CHUNK / TILE_PER_BLOCK,
+    TILE_PAIR_BYTES = 2048,
+    TILE_AHEAD = 4 * BANK_BLOCK_BYTES,
+    TILE_WORDS = 256
+};
+
+static void wide_begin(void)
+{
+}
+
+static void wide_end(void)
+{
+}
+
+/* c[R][V tiles] += a[tiles][R rows] * b; a and c point at the first of the R rows. */
+static inline __attribute__((always_inline)) void tile_rows(const uint8_t *a, uint32_t chunk_tiles, const uint32_t *b,
+                                                            size_t b_next, float *c, const uint32_t R, const uint32_t V)
+{
+    __m512 acc[16][2];
+#pragma GCC unroll 16
+    for (uint32_t r = 0; r < R; r++)
+#pragma GCC unroll 2
+        for (uint32_t v = 0; v < V; v++)
+            acc[r][v] = _mm512_loadu_ps(c + (size_t)v * 512 + r * 16);
+    for (uint32_t t = 0; t < chunk_tiles; t++, a += TILE_PAIR_BYTES, b += TILE_WORDS)
+        for (uint32_t i = 0; i < 16; i++) {
+            __m512bh x[2];
+#pragma GCC unroll 2
+            for (uint32_t v = 0; v < V; v++)
+                x[v] = (__m512bh)_mm512_loadu_si512(b + v * b_next + i * 16);
+#pragma GCC unroll 16
+            for (uint32_t r = 0; r < R; r++) {
+                int32_t pair;
+                memcpy(&pair, a + r * 64 + i * 4, sizeof pair);
+                __m512bh w = (__m512bh)_mm512_set1_epi32(pair);
+#pragma GCC unroll 2
+                for (uint32_t v = 0; v < V; v++)
+                    acc[r][v] = _mm512_dpbf16_ps(acc[r][v], w, x[v]);
+            }
+        }
+#pragma GCC unroll 16
+    for (uint32_t r = 0; r < R; r++)
+#pragma GCC unroll 2
+        for (uint32_t v = 0; v < V; v++)
+            _mm512_storeu_ps(c + (size_t)v * 512 + r * 16, acc[r][v]);
+}
+
+static void tile_decode(const void *tables, const uint8_t *block, uint8_t *out)
+{
+    for (uint32_t r = 0; r < EXPERT_BLOCK_ROWS; r++) {
+        _mm_prefetch((const char *)expert_line(block, r) + TILE_AHEAD, _MM_HINT_T0);
+        if (BANK_ROW_SCALES && r * BANK_ROW_SCALES % EXPERT_LINE == 0)
+            _mm_prefetch((const char *)expert_scales(block, r) + TILE_AHEAD, _MM_HINT_T0);
+        if (!BANK_TILE_DIRECT)
+            bank_tile_line(tables, expert_line(block, r), expert_scales(block, r), out + r * 64);
+    }
+}
+
+static void wide_product(const struct expert_bank *bank, const uint8_t *panel, uint32_t blocks, const uint32_t *b,
+                         uint32_t tiles, uint32_t n_tiles, float *c)
+{
+    _Alignas(64) uint8_t buffer[BANK_TILE_DIRECT ? 64 : TILE_CHUNK * TILE_PAIR_BYTES];
+    const size_t b_next = (size_t)tiles * TILE_WORDS;
+    memset(c, 0, (size_t)n_tiles * 512 * sizeof *c);
+    for (uint32_t b0 = 0; b0 < blocks; b0 += TILE_CHUNK_BLOCKS) {
+        uint32_t count = blocks - b0 < TILE_CHUNK_BLOCKS ? blocks - b0 : TILE_CHUNK_BLOCKS;
+        const uint8_t *block = panel + (size_t)b0 * BANK_BLOCK_BYTES;
+        const uint8_t *a = BANK_TILE_DIRECT ? block : buffer;
+        const uint32_t *x = b + (size_t)b0 * TILE_PER_BLOCK * TILE_WORDS;
+        for (uint32_t i = 0; i < count; i++)
+            tile_decode(bank->tables, block + (size_t)i * BANK_BLOCK_BYTES, buffer + i * TILE_PER_BLOCK * TILE_PAIR_BYTES);
+        uint32_t j = 0;
+        for (; j + 1 < n_tiles; j += 2)
+            for (uint32_t r = 0; r < EXPERT_BLOCK_ROWS; r += 8)
+                tile_rows(a + r * 64, count * TILE_PER_BLOCK, x + j * b_next, b_next, c + (size_t)j * 512 + r * 16, 8,
+                          2);
+        for (; j < n_tiles; j++)
+            for (uint32_t r = 0; r < EXPERT_BLOCK_ROWS; r += 16)
+                tile_rows(a + r * 64, count * TILE_PER_BLOCK, x + j * b_next, b_next, c + (size_t)j * 512 + r * 16,
+                          16, 1);
+    }
+}
+
+#endif
