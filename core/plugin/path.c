@@ -73,6 +73,16 @@ fail:
     return NULL;
 }
 
+/* Takes `path`; the folder it leads to, for people to read, or itself where there is none. */
+static char *without_dots(char *path)
+{
+    char *real = path != NULL ? realpath(path, NULL) : NULL;
+    if (real == NULL)
+        return path;
+    base_free(path);
+    return real;
+}
+
 /* Beside the executable: where a moved or staged prefix has them, and the build tree. */
 static int32_t add_beside_program(struct folders *f)
 {
@@ -88,9 +98,9 @@ static int32_t add_beside_program(struct folders *f)
     char *tail = relative(IFX_BINDIR, IFX_PLUGINDIR);
     if (tail == NULL)
         return IFX_ENOMEM;
-    int32_t status = add(f, base_format("%s/%s", exe, tail));
+    int32_t status = add(f, without_dots(base_format("%s/%s", exe, tail)));
     if (status == IFX_OK)
-        status = add(f, base_format("%s/../lib/infernix", exe));
+        status = add(f, without_dots(base_format("%s/../lib/infernix", exe)));
     base_free(tail);
     return status;
 }
