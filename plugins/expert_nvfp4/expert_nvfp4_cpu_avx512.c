@@ -28,9 +28,10 @@ static inline vec bank_row_step(const struct bank_row *row, uint32_t step)
 }
 
 #include "../common_expert/narrow.h"
+#include "../common_expert/wide_f32.h"
 
 const struct expert_routes *bank_routes_avx512(void)
 {
-    static const struct expert_routes routes = {&narrow_route, NULL};
+    static const struct expert_routes routes = {&narrow_route, &wide_route};
     return &routes;
 }
