@@ -50,8 +50,7 @@ static int32_t add_colon_list(struct folders *f, const char *text)
     return status;
 }
 
-/* How to get from one absolute folder to another by name alone: "/usr/bin" to "/usr/lib/x" is "../lib/x". */
-static char *relative(const char *from, const char *to)
+char *registry_relative(const char *from, const char *to)
 {
     size_t common = 0, i = 0;
     for (; from[i] != 0 && from[i] == to[i]; i++)
@@ -95,7 +94,7 @@ static int32_t add_beside_program(struct folders *f)
     if (slash == NULL)
         return IFX_OK;
     *slash = 0;
-    char *tail = relative(IFX_BINDIR, IFX_PLUGINDIR);
+    char *tail = registry_relative(IFX_BINDIR, IFX_PLUGINDIR);
     if (tail == NULL)
         return IFX_ENOMEM;
     int32_t status = add(f, without_dots(base_format("%s/%s", exe, tail)));

@@ -54,6 +54,8 @@ void registry_host_init(struct registry *r);
 
 /* path.c: the folders to search, in order, each once. */
 int32_t registry_folders(const char *search_path, const char *config_path, char ***folders, uint32_t *count);
+/* How to get from one absolute folder to another by name alone: "/usr/bin" to "/usr/lib/x" is "../lib/x". */
+char *registry_relative(const char *from, const char *to);
 
 /* load.c: dlopen, magic once more, init, operations, default options.  Refusal is recorded in the entry and as the error. */
 int32_t registry_entry_load(struct registry *r, struct registry_entry *e);

@@ -207,6 +207,15 @@ esac
 got=$(./probe -p "$work/three:$work/two" list 2>&1)
 case $got in *"mine: not used: $work/three/mine.so has the same name"*) passed=$((passed + 1)) ;; *) bad "shadowed file: got \"$got\"" ;; esac
 
+# ---- two CUDA runtimes in one process ----
+build t_cuda12.so -DT_NAME='"t_cuda12"' -DT_CUDA=12080
+build t_cuda13.so -DT_NAME='"t_cuda13"' -DT_CUDA=13000
+got=$(./probe load "$work/t_cuda12.so" load "$work/t_cuda13.so" 2>&1)
+case $got in
+  *"CUDA runtime 13.0, but $work/t_cuda12.so (loaded) has 12.8"*) passed=$((passed + 1)) ;;
+  *) bad "two CUDA runtimes: expected a refusal with both versions, got \"$got\"" ;;
+esac
+
 # ---- a kind that lies: its operations are judged as what it says ----
 build t_lie.so -DT_NAME='"t_lie"' -DT_KIND=2 && says "$work/t_lie.so" "refused" loaded
 got=$(./probe -p "$work" find kv t_good 2>&1)

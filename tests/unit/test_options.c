@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_options.c - option tables: values, ranges, unknown keys, bad tables.
+ * test_options.c - option tables: values, ranges, unknown keys, bad tables.  The way from the program to its plugins.
  */
 #include "config.h"
 #include "registry_internal.h"
@@ -111,12 +111,37 @@ static void test_tables(void **state)
     ERROR_HAS("does not end");
 }
 
+static void test_relative(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *from, *to, *want;
+    } t[] = {
+        {"/usr/local/bin", "/usr/local/lib/infernix", "../lib/infernix"},
+        {"/usr/bin", "/usr/lib/x86_64-linux-gnu/infernix", "../lib/x86_64-linux-gnu/infernix"},
+        {"/usr/local/bin", "/x/lib64/infernix", "../../../x/lib64/infernix"},
+        {"/opt/a", "/opt/ab/lib", "../ab/lib"},
+        {"/opt/a b/bin/", "/opt/a b/lib", "../lib"},
+        {"/opt/ix", "/opt/ix/lib", "lib"},
+        {"/opt/ix/lib", "/opt/ix", "../"},
+        {"/bin", "/lib/infernix", "../lib/infernix"},
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        char *got = registry_relative(t[i].from, t[i].to);
+        assert_non_null(got);
+        if (strcmp(got, t[i].want) != 0)
+            fail_msg("%s to %s: expected %s, got %s", t[i].from, t[i].to, t[i].want, got);
+        base_free(got);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_relative),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
