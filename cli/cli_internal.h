@@ -108,6 +108,9 @@ int32_t cli_parse_ids(const char *text, const char *what, uint32_t vocab, int32_
  * looks like a path (a slash and no space, or ends in .infernix or .safetensors), or has another one after it.  *next is the index of the first positional that is not MODEL. */
 const char *cli_model_arg(const struct cli *cli, uint32_t *next);
 
+/* cmd_tokenize.c: the tokenizer of --tokenizer, of `model`, or of the demo model. */
+int32_t cli_open_tokenizer(struct cli *cli, const char *model, struct text_tokenizer **out);
+
 /* signals.c: the first SIGINT asks long work to stop, the second ends the process at once. */
 void cli_signals_init(void);
 void cli_signals_reset(void);  /* chat: a new answer; forgets an interrupt */

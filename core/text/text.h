@@ -12,6 +12,8 @@ struct text_tokenizer;
 /* From the bytes of tokenizer.json (byte-level BPE; pattern, normalizer, added tokens read from it) and, if given, tokenizer_config.json. */
 int32_t text_tokenizer_create(const char *json, uint64_t bytes, const char *config_json, uint64_t config_bytes,
                               struct text_tokenizer **out);
+/* From a folder with tokenizer.json (tokenizer_config.json and chat_template.jinja beside it are read too), such a file itself, or a model. */
+int32_t text_tokenizer_open(const char *path, struct text_tokenizer **out);
 void text_tokenizer_destroy(struct text_tokenizer *t);
 uint32_t text_vocab_size(const struct text_tokenizer *t); /* highest id + 1 */
 const char *text_tokenizer_template(const struct text_tokenizer *t); /* chat template of tokenizer_config.json, or NULL */
