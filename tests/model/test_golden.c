@@ -81,6 +81,18 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+static double l2_all(const struct prompt *p, const int32_t *positions, const float *want, uint64_t n)
+{
+    double d = 0, r = 0;
+    for (uint64_t i = 0; i < n; i++)
+        for (uint32_t j = 0; j < p->vocab; j++) {
+            double w = want[i * p->vocab + j], g = p->logits[(uint64_t)positions[i] * p->vocab + j];
+            d += (g - w) * (g - w);
+            r += w * w;
+        }
+    return sqrt(d / r);
+}
+
 static void check_logits(const struct prompt *p)
 {
     uint64_t n, count, at;
@@ -103,6 +115,8 @@ static void check_logits(const struct prompt *p)
     qsort(rms, n, sizeof *rms, by_value);
     if (!(rms[n / 2] <= 0.15))
         FAIL("%s length %u: median RMS of the logits %g, expected at most 0.15", p->where, p->length, rms[n / 2]);
+    if (getenv("IFX_PRINT"))
+        print_message("%s length %u: relative L2 %g median %g worst %g\n", p->where, p->length, l2_all(p, positions, want, n), rms[n / 2], rms[n - 1]);
     if (wide > 1 + n / 20)
         FAIL("%s length %u: RMS above 0.6 at %u of %u positions", p->where, p->length, wide, (unsigned)n);
     base_free(positions);
@@ -188,16 +202,21 @@ static void check_state(const struct prompt *p, const struct ifx_sequence *s)
     OK(st_find(p->f, tensor_name(p, "conv_state"), &c));
     const float *got = ifx_sequence_state(s, &total);
     uint64_t layers = t.dims[0], values = count / layers, channels = c.dims[1], offset = 0;
-    double tolerance = p->target->exact ? 2e-3 : 0.25;
+    const double tolerance = 2e-3;
     for (uint64_t l = 0; l < layers; l++) {
         double most = largest_difference(got + offset, want + l * values, values, &at);
-        if (!(most <= tolerance))
+        double l2 = relative_l2(got + offset, want + l * values, values);
+        if (getenv("IFX_PRINT"))
+            print_message("%s layer %u state relative L2 %g\n", p->where, (unsigned)l, l2);
+        if (!p->target->exact && !(l2 <= 0.1))
+            FAIL("%s: recurrent state of linear layer %u: relative L2 %g, expected at most 0.1", p->where, (unsigned)l, l2);
+        if (p->target->exact && !(most <= tolerance))
             FAIL("%s: recurrent state of linear layer %u, value %u: %g, expected %g", p->where, (unsigned)l, (unsigned)at,
                  got[offset + at], want[l * values + at]);
         offset += aligned(values);
         for (uint64_t i = 0; i < channels * 3; i++) {
             double w = conv[(l * channels + i / 3) * 4 + 1 + i % 3], g = got[offset + i];
-            if (!(fabs(g - w) <= tolerance))
+            if (p->target->exact && !(fabs(g - w) <= tolerance))
                 FAIL("%s: convolution state of linear layer %u, channel %u, place %u: %g, expected %g", p->where, (unsigned)l,
                      (unsigned)(i / 3), (unsigned)(i % 3), g, w);
         }
