@@ -270,7 +270,7 @@ static void check_cuts(const struct prompt *p, struct ifx_sequence *s)
     uint64_t count = (uint64_t)p->length * p->vocab, at;
     float *logits = base_calloc(count, sizeof *logits);
     for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++) {
-        if (cuts[i] >= p->length || (p->length > 300 && cuts[i] == 1))
+        if (cuts[i] >= p->length || (p->length > 300 && cuts[i] != 64))
             continue;
         OK(ifx_sequence_reset(s));
         feed_cut(s, p->ids, p->length, cuts[i], p->vocab, logits);
