@@ -11,6 +11,7 @@
 
 #define WHITE_SPACE "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 #define MAX_NESTING 64
+#define MATCH_LIMIT 10000000u
 #define JIT_STACK_MIN (64u << 10)
 #define JIT_STACK_MAX (16u << 20)
 
@@ -282,8 +283,7 @@ int32_t text_matcher_create(const struct text_pattern *p, struct text_matcher **
         text_matcher_destroy(m);
         return base_error(IFX_ENOMEM, "out of memory: pattern matching");
     }
-    /* The defaults are made for hostile patterns; here a long text of blanks alone passes them. */
-    pcre2_set_match_limit(m->context, UINT32_MAX);
+    /* Set again for each text: see text_matcher_next. */
     pcre2_set_depth_limit(m->context, UINT32_MAX);
     pcre2_set_heap_limit(m->context, 1u << 20); /* KiB */
     if (p->jit && (m->stack = pcre2_jit_stack_create(JIT_STACK_MIN, JIT_STACK_MAX, NULL)) != NULL)
@@ -304,6 +304,9 @@ void text_matcher_destroy(struct text_matcher *m)
 
 int32_t text_matcher_next(struct text_matcher *m, const char *s, uint64_t n, uint64_t from, uint64_t *start, uint64_t *end)
 {
+    /* A long run of blanks alone passes the default limit; a pattern that backtracks without end must still meet one. */
+    uint64_t limit = MATCH_LIMIT + 16 * n;
+    pcre2_set_match_limit(m->context, limit < UINT32_MAX ? (uint32_t)limit : UINT32_MAX);
     /* The caller's text is valid UTF-8; checking it again at each match would be quadratic. */
     int rc = pcre2_match(m->pattern->code, (PCRE2_SPTR)s, n, from, PCRE2_NO_UTF_CHECK, m->data, m->context);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
