@@ -4,6 +4,7 @@
  */
 #include "config.h"
 #include "convert.h"
+#include "registry.h"
 #include <string.h>
 #include <sys/statvfs.h>
 #include <zlib.h>
@@ -143,10 +144,9 @@ static int32_t plan_experts(struct converting *v)
         return base_error(IFX_EINTERNAL, "%s: a bank is needed for its experts", v->a->path);
     const struct ifx_moe_layer *first = &d->moe[0];
     struct ifx_expert_shape shape = {.struct_size = sizeof shape, .hidden = first->hidden, .inter = first->inter};
-    v->record_bytes = v->c->bank_ops->record_bytes(&shape);
-    if (v->record_bytes == 0 || v->record_bytes % IFX_RECORD_ALIGN != 0)
-        return base_error(IFX_EUNSUPPORTED, "%s: expert format \"%s\" cannot hold experts of hidden %u and width %u",
-                          v->a->path, v->c->bank_ops->format, first->hidden, first->inter);
+    int32_t status = registry_record_bytes(v->c->bank_ops, &shape, &v->record_bytes);
+    if (status != IFX_OK)
+        return base_error_prefix(status, "%s", v->a->path);
     for (uint32_t i = 0; i < d->n_moe; i++) {
         if (d->moe[i].hidden != first->hidden || d->moe[i].inter != first->inter)
             return base_error(IFX_EUNSUPPORTED, "%s: the experts of layers %u and %u have different sizes", v->a->path,

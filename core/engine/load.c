@@ -119,9 +119,10 @@ static int32_t open_bank(struct ifx_model *m, const char *wanted)
         return st;
     m->bank_ops = plugin->ops.expert;
     m->expert_format = m->bank_ops->format;
-    if (!m->bank_ops->record_bytes(&shape))
-        return base_error(IFX_EUNSUPPORTED, "expert format %s cannot hold experts of hidden size %u and width %u", format,
-                          shape.hidden, shape.inter);
+    uint64_t record_bytes;
+    st = registry_record_bytes(m->bank_ops, &shape, &record_bytes);
+    if (st)
+        return st;
     return m->bank_ops->open(registry_host(m->ctx->registry), plugin->options, &shape, &m->bank);
 }
 
@@ -214,7 +215,9 @@ int32_t engine_load_experts(struct ifx_model *m, const struct ifx_model_options 
         struct offload_layer *l = &m->moe_layers[i];
         *l = (struct offload_layer){.ops = m->bank_ops, .bank = m->bank, .experts = d->moe[i].experts,
                                     .top_k = d->moe[i].top_k, .hidden = d->moe[i].hidden, .inter = d->moe[i].inter};
-        l->record_bytes = m->bank_ops->record_bytes(&shape);
+        st = registry_record_bytes(m->bank_ops, &shape, &l->record_bytes);
+        if (st)
+            return st;
         uint64_t layer_bytes;
         if (!base_mul_u64(l->record_bytes, l->experts, &layer_bytes) ||
             !base_add_u64(m->expert_bytes, layer_bytes, &m->expert_bytes))

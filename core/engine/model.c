@@ -52,10 +52,10 @@ static int32_t open_kv(struct ifx_model *m, const char *name)
     if (st)
         return st;
     m->kv_ops = plugin->ops.kv;
-    uint64_t page_bytes = m->kv_ops->page_bytes(&shape);
-    if (!page_bytes)
-        return base_error(IFX_EUNSUPPORTED, "KV format %s does not support %u heads of %u", identity, shape.n_kv_heads,
-                          shape.head_dim);
+    uint64_t page_bytes;
+    st = registry_page_bytes(m->kv_ops, &shape, &page_bytes);
+    if (st)
+        return st;
     st = m->kv_ops->open(registry_host(m->ctx->registry), plugin->options, &shape, &m->kv);
     uint64_t blocks = ((uint64_t)m->n_ctx + ENGINE_PAGE_TOKENS - 1) / ENGINE_PAGE_TOKENS * m->max_sequences;
     if (!st && blocks > UINT32_MAX)

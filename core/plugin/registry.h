@@ -56,6 +56,10 @@ const char *const *registry_search_path(struct registry *r); /* NULL-terminated 
 const char *registry_kind_name(uint32_t kind);
 /* Effective policy of a bank: the registered one or the default; validated at load. */
 const struct ifx_assist_policy *registry_policy(const struct ifx_expert_ops *ops);
+/* The sizes that a plugin states, held against sense: positive, a multiple of IFX_RECORD_ALIGN (a page: of 64), and not more than
+ * twice what float64 values would take. */
+int32_t registry_record_bytes(const struct ifx_expert_ops *ops, const struct ifx_expert_shape *shape, uint64_t *out);
+int32_t registry_page_bytes(const struct ifx_kv_ops *ops, const struct ifx_kv_shape *shape, uint64_t *out);
 /* Judges magic + ops of a plugin without registering; used by plugins --check. */
 int32_t registry_judge_file(const char *path, struct ifx_magic *magic);
 

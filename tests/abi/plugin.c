@@ -78,7 +78,10 @@ static ops_type ops;
 #endif
 
 #if T_FORM == 1
-static uint64_t record_bytes(const struct ifx_expert_shape *s) { (void)s; return 4096; }
+#ifndef T_RECORD
+#define T_RECORD 4096
+#endif
+static uint64_t record_bytes(const struct ifx_expert_shape *s) { (void)s; return T_RECORD; }
 static int32_t open_bank(const struct ifx_host *h, const struct ifx_options *o, const struct ifx_expert_shape *s, void **b)
 {
     (void)h; (void)o; (void)s;
@@ -117,7 +120,10 @@ static void fill(void)
 #endif
 }
 #elif T_FORM == 2
-static uint64_t page_bytes(const struct ifx_kv_shape *s) { (void)s; return 64; }
+#ifndef T_PAGE
+#define T_PAGE 64
+#endif
+static uint64_t page_bytes(const struct ifx_kv_shape *s) { (void)s; return T_PAGE; }
 static int32_t open_kv(const struct ifx_host *h, const struct ifx_options *o, const struct ifx_kv_shape *s, void **b)
 {
     (void)h; (void)o; (void)s;

@@ -76,6 +76,23 @@ expect 2 "" "$program" plugins --check "$work/t_good.so" a
 expect 1 "" "$program" plugins --check "$work/t_major.so"
 expect 0 "" "$program" plugins --check "$IFX_BUILDDIR/lib/infernix/device_cpu.so"
 
+# Plugins whose sizes are wrong are refused when a model is opened with them.
+model=$IFX_BUILDDIR/tests/data/golden/checkpoints/qwen3_5_moe-tiny
+if [ -f "$model/model.safetensors" ]; then
+  sized() { # sized FLAG "TEXT" OPTION
+    build t_size.so -DT_NAME='"t_size"' -DT_FORMAT='"sized"' "$1" $4
+    expect 1 "$2" "$program" --plugin "$work/t_size.so" trace "$model" --ids 1,2,3 --out "$work/t.safetensors" $3
+  }
+  sized -DT_RECORD=0 "cannot hold experts" "--experts sized" ""
+  sized -DT_RECORD=5000 "a record of 5000 bytes is not a multiple of 4096" "--experts sized" ""
+  sized -DT_RECORD=0x7ffffffffffff000ull "is past all sense" "--experts sized" ""
+  sized -DT_PAGE=0 "does not support" "--kv-dtype sized" "-DT_KIND=2 -DT_FORM=2"
+  sized -DT_PAGE=100 "a page of 100 bytes is not a multiple of 64" "--kv-dtype sized" "-DT_KIND=2 -DT_FORM=2"
+  sized -DT_PAGE=0x7fffffffffffff00ull "is past all sense" "--kv-dtype sized" "-DT_KIND=2 -DT_FORM=2"
+else
+  echo "no golden checkpoint in $model: sizes not tried"
+fi
+
 # A prefix that was moved, with a blank in its name: only the place relative to the program is left.
 moved="$work/moved prefix"
 mkdir -p "$moved/bin" "$moved/lib/infernix"
