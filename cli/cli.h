@@ -40,6 +40,8 @@ bool cli_json(const struct cli *cli); /* --json given */
 /* Context and model from the global options (--device, --threads, --cpu, --kv-dtype, --ctx, --plugin, ...).  On failure the message
  * was printed; returns the exit status, 0 on success.  The cli owns both. */
 int cli_context(struct cli *cli, struct ifx_context **out);
+/* --kv-dtype and --experts name formats that there are (cli_model asks too): 0, or 2 with the message printed.  After cli_context. */
+int cli_check_formats(struct cli *cli);
 int cli_model(struct cli *cli, const char *path, struct ifx_model **out);
 /* Prints "infernix: COMMAND: <error text>" to stderr; returns 1 (2 for usage). */
 int cli_fail(struct cli *cli);

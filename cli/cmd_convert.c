@@ -185,6 +185,8 @@ static int run_convert(struct cli *cli)
     if (named != NULL && *named != NULL && (dense == NULL || strcmp(dense, "int8") != 0))
         return cli_usage(cli, "--dense-named needs --dense int8");
     int rc = cli_context(cli, &context);
+    if (!rc)
+        rc = cli_check_formats(cli);
     if (rc)
         return rc;
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is a failed write, which is cleaned up */

@@ -19,9 +19,7 @@
 struct config_parse {
     struct cli *cli;
     const char *path;
-    const struct cli_command *section; /* NULL: [global] */
-    const char *text;                  /* of the whole file, to find line numbers */
-    uint32_t source_wanted;            /* this pass takes only [global] or only the command's section */
+    uint32_t source_wanted; /* this pass takes only [global] or only the command's section */
     int failed;
     uint32_t line; /* the line that the handler was last called for */
     char message[512];
@@ -48,6 +46,35 @@ static char *read_line(char *out, int size, void *ctx)
     return out;
 }
 
+static const struct cli_command *command_named(const char *name)
+{
+    for (uint32_t i = 0; cli_commands[i] != NULL; i++)
+        if (strcmp(cli_commands[i]->name, name) == 0)
+            return cli_commands[i];
+    return NULL;
+}
+
+/* inih tells sections only with their first key, so an unknown one is found here. */
+static int check_section(struct cli *cli, const char *path, uint32_t line, const char *text, size_t n)
+{
+    const char *names[34], *end = memchr(text, ']', n);
+    char name[64];
+    uint32_t k = 0;
+    if (end == NULL)
+        return cli_usage(cli, "%s, line %u: a section without its ]", path, line);
+    snprintf(name, sizeof name, "%.*s", (int)(end - text - 1 < 63 ? end - text - 1 : 63), text + 1);
+    if (strcmp(name, "global") == 0 || command_named(name) != NULL)
+        return 0;
+    names[k++] = "global";
+    for (uint32_t i = 0; cli_commands[i] != NULL && k < 33; i++)
+        names[k++] = cli_commands[i]->name;
+    names[k] = NULL;
+    const char *near = base_nearest(name, names);
+    if (near != NULL)
+        return cli_usage(cli, "%s, line %u: unknown section [%s]; did you mean [%s]?", path, line, name, near);
+    return cli_usage(cli, "%s, line %u: unknown section [%s]; sections are [global] and [COMMAND]", path, line, name);
+}
+
 static int check_lines(struct cli *cli, const char *path, const char *text, uint64_t bytes)
 {
     const char *end = text + bytes;
@@ -63,6 +90,9 @@ static int check_lines(struct cli *cli, const char *path, const char *text, uint
         if (blank > 0 && blank < n && p[blank] != '#' && p[blank] != ';')
             return cli_usage(cli, "%s, line %u: starts with a space; keys and [sections] start in the first column", path,
                              line);
+        int failed = n > 0 && p[0] == '[' ? check_section(cli, path, line, p, n) : 0;
+        if (failed)
+            return failed;
         p += n + (nl != NULL);
     }
     return 0;
@@ -79,30 +109,6 @@ static int refuse(struct config_parse *c, const char *format, ...)
         c->failed = 1;
     }
     return 0;
-}
-
-static const struct cli_command *command_named(const char *name)
-{
-    for (uint32_t i = 0; cli_commands[i] != NULL; i++)
-        if (strcmp(cli_commands[i]->name, name) == 0)
-            return cli_commands[i];
-    return NULL;
-}
-
-static int unknown_section(struct config_parse *c, const char *section)
-{
-    const char *names[34];
-    uint32_t n = 0;
-    names[n++] = "global";
-    for (uint32_t i = 0; cli_commands[i] != NULL && n < 33; i++)
-        names[n++] = cli_commands[i]->name;
-    names[n] = NULL;
-    const char *near = base_nearest(section, names);
-    if (section[0] == 0)
-        return refuse(c, "a key before the first section; start with [global]");
-    if (near != NULL)
-        return refuse(c, "unknown section [%s]; did you mean [%s]?", section, near);
-    return refuse(c, "unknown section [%s]; sections are [global] and [COMMAND]", section);
 }
 
 /* Text of a switch as "1" or "0", or NULL. */
@@ -126,7 +132,7 @@ static int on_key(void *user, const char *section, const char *key, const char *
         return 0;
     const struct cli_command *command = command_named(section);
     if (command == NULL && strcmp(section, "global") != 0)
-        return unknown_section(c, section);
+        return refuse(c, "a key before the first section; start with [global]");
     snprintf(name, sizeof name, "%s%.60s", strlen(key) == 1 ? "-" : "--", key);
     const struct cli_option *o = cli_find_option(command, name);
     static const char *const not_here[] = {"--config", "--help", "--version", NULL};

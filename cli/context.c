@@ -91,25 +91,28 @@ static void load_progress(void *ctx, uint64_t done, uint64_t total)
     cli_progress(ctx, "loading", done, total);
 }
 
-/* Names that the registry does not know are told before the model is opened. */
-static int check_names(struct cli *cli, const struct ifx_model_options *o)
+int cli_check_formats(struct cli *cli)
 {
-    static const char *const devices[] = {"auto", "cpu", "ref", NULL};
     struct registry *r = ifx_context_registry(cli->context);
+    const char *kv = cli_text(cli, "--kv-dtype", NULL), *experts = cli_text(cli, "--experts", NULL);
     const struct registry_plugin *found;
-    const char *near = base_nearest(o->device, devices);
-    bool known = false;
-    for (uint32_t i = 0; devices[i] != NULL; i++)
-        known = known || strcmp(o->device, devices[i]) == 0;
-    if (!known && near != NULL)
-        return cli_usage(cli, "--device: there is no device %s; did you mean %s?", o->device, near);
-    if (!known)
-        return cli_usage(cli, "--device: there is no device %s; there are auto, cpu and ref", o->device);
-    int32_t st = o->kv_dtype != NULL ? registry_find(r, IFX_KIND_KV, o->kv_dtype, &found) : IFX_OK;
+    int32_t st = kv != NULL ? registry_find(r, IFX_KIND_KV, kv, &found) : IFX_OK;
     if (st != IFX_OK)
         return fail_named(cli, base_error_prefix(st, "--kv-dtype"));
-    st = o->experts != NULL ? registry_find(r, IFX_KIND_EXPERT, o->experts, &found) : IFX_OK;
+    st = experts != NULL ? registry_find(r, IFX_KIND_EXPERT, experts, &found) : IFX_OK;
     return st != IFX_OK ? fail_named(cli, base_error_prefix(st, "--experts")) : 0;
+}
+
+static int check_device(struct cli *cli, const char *name)
+{
+    static const char *const devices[] = {"auto", "cpu", "ref", NULL};
+    const char *near = base_nearest(name, devices);
+    for (uint32_t i = 0; devices[i] != NULL; i++)
+        if (strcmp(name, devices[i]) == 0)
+            return 0;
+    if (near != NULL)
+        return cli_usage(cli, "--device: there is no device %s; did you mean %s?", name, near);
+    return cli_usage(cli, "--device: there is no device %s; there are auto, cpu and ref", name);
 }
 
 int cli_model(struct cli *cli, const char *path, struct ifx_model **out)
@@ -132,7 +135,9 @@ int cli_model(struct cli *cli, const char *path, struct ifx_model **out)
                                   .prefill_chunk = (uint32_t)chunk,
                                   .progress = load_progress,
                                   .progress_ctx = cli};
-    failed = check_names(cli, &o);
+    failed = check_device(cli, o.device);
+    if (!failed)
+        failed = cli_check_formats(cli);
     if (failed)
         return failed;
     int32_t st = ifx_model_open(context, &o, &cli->model);
