@@ -721,7 +721,7 @@ static void test_container(void **state)
     struct registry *registry;
     const struct registry_plugin *p;
     struct artifact *a;
-    void *bank;
+    void *bank = NULL;
     char *folder = helper_folder(), path[4400];
     snprintf(path, sizeof path, "%s/m.infernix", folder);
     assert_int_equal(base_pool_create(2, false, &pool), IFX_OK);
