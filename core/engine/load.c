@@ -197,6 +197,30 @@ static int32_t pack_all(struct ifx_model *m, const struct ifx_model_options *o, 
     return st;
 }
 
+/* Records of another format are read through the bank that wrote them, which is needed until all are packed. */
+static int32_t repack_all(struct ifx_model *m, const struct ifx_model_options *o, uint64_t n_experts)
+{
+    const struct ifx_moe_layer *first = &m->desc->moe[0];
+    const struct registry_plugin *plugin;
+    struct ifx_expert_shape shape = {.struct_size = sizeof shape, .hidden = first->hidden, .inter = first->inter};
+    const char *stored = artifact_expert_format(m->artifact);
+    void *bank = NULL;
+    if (!artifact_is_container(m->artifact) || !stored || strcmp(stored, m->expert_format) == 0)
+        return pack_all(m, o, n_experts);
+    int32_t st = registry_find(m->ctx->registry, IFX_KIND_EXPERT, stored, &plugin);
+    if (st)
+        return base_error_prefix(st, "%s: reading its experts", artifact_path(m->artifact));
+    st = plugin->ops.expert->open(registry_host(m->ctx->registry), plugin->options, &shape, &bank);
+    if (st)
+        return st;
+    st = artifact_set_bank(m->artifact, plugin->ops.expert, bank);
+    if (!st)
+        st = pack_all(m, o, n_experts);
+    artifact_set_bank(m->artifact, NULL, NULL);
+    plugin->ops.expert->close(bank);
+    return st;
+}
+
 int32_t engine_load_experts(struct ifx_model *m, const struct ifx_model_options *o)
 {
     const struct ifx_model_desc *d = m->desc;
@@ -229,7 +253,7 @@ int32_t engine_load_experts(struct ifx_model *m, const struct ifx_model_options 
             return st;
         in_place &= usable;
     }
-    return in_place ? IFX_OK : pack_all(m, o, n_experts);
+    return in_place ? IFX_OK : repack_all(m, o, n_experts);
 }
 
 void engine_unload(struct ifx_model *m)
