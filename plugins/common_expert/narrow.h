@@ -103,7 +103,7 @@ EXPERT_INLINE void narrow_prefetch(const uint8_t *block, uint32_t row0, const ui
 #pragma GCC unroll 8
     for (uint32_t r = 0; r < R; r++)
         _mm_prefetch((const char *)expert_line(block, row0 + r) + NARROW_AHEAD, _MM_HINT_T0);
-    if (BANK_ROW_SCALES && row0 * BANK_ROW_SCALES % EXPERT_LINE == 0)
+    if (BANK_ROW_SCALES > 0 && row0 * BANK_ROW_SCALES % EXPERT_LINE == 0)
         _mm_prefetch((const char *)expert_scales(block, row0) + NARROW_AHEAD, _MM_HINT_T0);
 }
 

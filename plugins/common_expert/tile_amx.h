@@ -17,8 +17,7 @@
 
 enum {
     TILE_PER_BLOCK = BANK_BLOCK_K / 32,
-    TILE_CHUNK = 8,                                 /* tiles (256 positions) decoded at once */
-    TILE_CHUNK_BLOCKS = TILE_CHUNK / TILE_PER_BLOCK,
+    TILE_CHUNK = 8,                                 /* most tiles (256 positions) decoded at once */
     TILE_PAIR_BYTES = 2048,                         /* tile rows of 32 weight rows */
     TILE_AHEAD = 4 * BANK_BLOCK_BYTES,              /* prefetch distance */
     TILE_WORDS = 256
@@ -66,7 +65,7 @@ struct tile_ahead {
 static inline __attribute__((always_inline)) void tile_prefetch(const uint8_t *block, uint32_t row)
 {
     _mm_prefetch((const char *)expert_line(block, row) + TILE_AHEAD, _MM_HINT_T0);
-    if (BANK_ROW_SCALES && row * BANK_ROW_SCALES % EXPERT_LINE == 0)
+    if (BANK_ROW_SCALES > 0 && row * BANK_ROW_SCALES % EXPERT_LINE == 0)
         _mm_prefetch((const char *)expert_scales(block, row) + TILE_AHEAD, _MM_HINT_T0);
 }
 
@@ -165,13 +164,15 @@ static void wide_product(const struct expert_bank *bank, const uint8_t *panel, u
 {
     _Alignas(64) uint8_t a[2][BANK_TILE_DIRECT ? 64 : TILE_CHUNK * TILE_PAIR_BYTES];
     struct tile_ahead ahead = {.tables = bank->tables, .block = panel, .out = a[0]};
-    ahead.lines = EXPERT_BLOCK_ROWS * (blocks < TILE_CHUNK_BLOCKS ? blocks : TILE_CHUNK_BLOCKS);
+    /* accumulators of two column tiles stay in registers: then a short chunk costs nothing and keeps the cache free */
+    const uint32_t most = (n_tiles <= 2 ? TILE_CHUNK / 2 : TILE_CHUNK) / TILE_PER_BLOCK;
+    ahead.lines = EXPERT_BLOCK_ROWS * (blocks < most ? blocks : most);
     while (ahead.lines)
         tile_decode_line(&ahead);
-    for (uint32_t b0 = 0, turn = 0; b0 < blocks; b0 += TILE_CHUNK_BLOCKS, turn ^= 1) {
-        uint32_t count = blocks - b0 < TILE_CHUNK_BLOCKS ? blocks - b0 : TILE_CHUNK_BLOCKS;
+    for (uint32_t b0 = 0, turn = 0; b0 < blocks; b0 += most, turn ^= 1) {
+        uint32_t count = blocks - b0 < most ? blocks - b0 : most;
         uint32_t after = blocks - b0 - count;
-        after = after < TILE_CHUNK_BLOCKS ? after : TILE_CHUNK_BLOCKS;
+        after = after < most ? after : most;
         ahead.out = a[turn ^ 1];
         ahead.lines = after * EXPERT_BLOCK_ROWS;
         ahead.credit = 0;

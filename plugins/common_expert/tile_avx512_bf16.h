@@ -65,7 +65,7 @@ static void tile_decode(const void *tables, const uint8_t *block, uint8_t *out)
 {
     for (uint32_t r = 0; r < EXPERT_BLOCK_ROWS; r++) {
         _mm_prefetch((const char *)expert_line(block, r) + TILE_AHEAD, _MM_HINT_T0);
-        if (BANK_ROW_SCALES && r * BANK_ROW_SCALES % EXPERT_LINE == 0)
+        if (BANK_ROW_SCALES > 0 && r * BANK_ROW_SCALES % EXPERT_LINE == 0)
             _mm_prefetch((const char *)expert_scales(block, r) + TILE_AHEAD, _MM_HINT_T0);
         if (!BANK_TILE_DIRECT)
             bank_tile_line(tables, expert_line(block, r), expert_scales(block, r), out + r * 64);

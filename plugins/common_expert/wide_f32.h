@@ -108,7 +108,7 @@ static void wide_decode(const struct expert_bank *bank, const uint8_t *block, ui
     for (uint32_t b = 0; b < blocks; b++, block += BANK_BLOCK_BYTES, a += BANK_BLOCK_K)
         for (uint32_t r = 0; r < EXPERT_BLOCK_ROWS; r++) {
             _mm_prefetch((const char *)expert_line(block, r) + WIDE_AHEAD, _MM_HINT_T0);
-            if (BANK_ROW_SCALES && r * BANK_ROW_SCALES % EXPERT_LINE == 0)
+            if (BANK_ROW_SCALES > 0 && r * BANK_ROW_SCALES % EXPERT_LINE == 0)
                 _mm_prefetch((const char *)expert_scales(block, r) + WIDE_AHEAD, _MM_HINT_T0);
             for (uint32_t half = 0; half < 16 / VEC_LANES; half++) {
                 struct bank_row row = bank_row_open(bank->tables, expert_line(block, r), expert_scales(block, r), half);
