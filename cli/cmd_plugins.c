@@ -275,7 +275,7 @@ static int run_plugins(struct cli *cli)
         return cli_usage(cli, "--check takes one FILE.so and no NAME");
     /* Each check forks: no thread may exist yet, so no context either. */
     if (check != NULL)
-        return plugin_check_main(check, cli_json(cli), stdout);
+        return plugin_check_main(check, 0, cli_json(cli), stdout);
     int failed = cli_context(cli, &context);
     if (failed)
         return failed;

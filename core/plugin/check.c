@@ -4,6 +4,7 @@
  */
 #include "check.h"
 #include "check_util.h"
+#include "registry.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -31,6 +32,17 @@ static void check_loads(struct check_ctx *c)
     check_note(c, "%s %s, ABI %u.%u", c->magic.name, c->magic.version, c->magic.abi_major, c->magic.abi_minor);
 }
 
+/* What the program itself says: the file is judged before it is loaded, then its operations. */
+static void check_program(struct check_ctx *c)
+{
+    struct registry *r = NULL;
+    char *path = strchr(c->path, '/') != NULL ? base_strdup(c->path) : base_format("./%s", c->path);
+    if (path == NULL || registry_judge_file(path, &c->magic) != IFX_OK ||
+        registry_create(NULL, NULL, NULL, IFX_CPU_SCALAR, &r) != IFX_OK || registry_load(r, path, NULL) != IFX_OK)
+        check_fail(c, "%s", base_error_text());
+    base_free(path);
+}
+
 static const struct check_entry *table_of(uint32_t kind)
 {
     return kind == IFX_KIND_EXPERT ? check_expert_table : kind == IFX_KIND_KV ? check_kv_table : check_engine_table;
@@ -51,7 +63,7 @@ static void child_run(const char *path, const struct check_entry *entry, int res
     dup2(printed, 2);
     c.path = path;
     base_error_clear();
-    if (check_load(&c))
+    if (entry->bare || check_load(&c))
         entry->fn(&c);
     fflush(NULL);
     memset(&o, 0, sizeof o);
@@ -113,9 +125,14 @@ static char *printed_line(int fd)
 static char *describe_end(int status, const char *line)
 {
     const char *sep = line != NULL ? "; it printed: " : "";
-    if (WIFSIGNALED(status))
-        return base_format("the plugin crashed: signal %d (%s)%s%s", WTERMSIG(status), strsignal(WTERMSIG(status)), sep,
-                           line != NULL ? line : "");
+    if (WIFSIGNALED(status)) {
+        const bool memory = WTERMSIG(status) == SIGSEGV || WTERMSIG(status) == SIGBUS;
+        return base_format("the plugin crashed with signal %d (%s)%s%s%s", WTERMSIG(status), strsignal(WTERMSIG(status)),
+                           memory ? ": an access outside the buffers that it was given (they lie between guard pages, "
+                                    "inputs are read-only), or more stack than 256 KiB"
+                                  : "",
+                           sep, line != NULL ? line : "");
+    }
     return base_format("the plugin ended the process with exit status %d; a plugin never calls exit%s%s",
                        WEXITSTATUS(status), sep, line != NULL ? line : "");
 }
@@ -174,8 +191,10 @@ static int32_t run_one(struct plugin_check_report *r, const struct check_entry *
     } else if (!got) {
         detail = describe_end(wait_status, line);
     } else {
-        r->kind = o.kind;
-        memcpy(r->plugin, o.plugin, sizeof r->plugin);
+        if (o.kind != 0) {
+            r->kind = o.kind;
+            memcpy(r->plugin, o.plugin, sizeof r->plugin);
+        }
         *ok = o.failed == 0 && line == NULL;
         detail = o.failed == 0 && line != NULL
                      ? base_format("the plugin printed \"%s\"; it may only use host->log and host->error", line)
@@ -194,10 +213,24 @@ out:
     return status;
 }
 
-int32_t plugin_check_run(const char *path, struct plugin_check_report *report)
+/* *go: no gate failed. */
+static int32_t run_table(struct plugin_check_report *r, const struct check_entry *e, uint32_t flags, bool *go)
 {
-    static const struct check_entry load = {"load", check_loads, true};
-    const struct check_entry *e;
+    bool ok;
+    for (*go = true; *go && e->name != NULL; e++) {
+        const int32_t status = run_one(r, e, &ok);
+        if (status != IFX_OK)
+            return status;
+        *go = ok || (!e->gate && (flags & PLUGIN_CHECK_FIRST) == 0);
+    }
+    return IFX_OK;
+}
+
+int32_t plugin_check_run(const char *path, uint32_t flags, struct plugin_check_report *report)
+{
+    static const struct check_entry first[] = {{"load", check_loads, true, false},
+                                               {"accepted by this program", check_program, true, true},
+                                               {NULL, NULL, false, false}};
     struct stat st;
     bool ok;
     int32_t status;
@@ -210,15 +243,10 @@ int32_t plugin_check_run(const char *path, struct plugin_check_report *report)
     report->path = base_strdup(path);
     if (report->path == NULL)
         return IFX_ENOMEM;
-    status = run_one(report, &load, &ok);
-    if (status != IFX_OK || !ok)
-        return status;
-    for (e = table_of(report->kind); e->name != NULL; e++) {
-        status = run_one(report, e, &ok);
-        if (status != IFX_OK || (!ok && e->gate))
-            return status;
-    }
-    return IFX_OK;
+    status = run_table(report, first, flags, &ok);
+    if (status == IFX_OK && ok)
+        status = run_table(report, table_of(report->kind), flags, &ok);
+    return status;
 }
 
 void plugin_check_free(struct plugin_check_report *report)
@@ -287,10 +315,10 @@ void plugin_check_print(const struct plugin_check_report *r, bool json, FILE *ou
         fprintf(out, "%s: does not conform (%u of %u checks failed)\n", r->path, r->failed, r->count);
 }
 
-int plugin_check_main(const char *path, bool json, FILE *out)
+int plugin_check_main(const char *path, uint32_t flags, bool json, FILE *out)
 {
     struct plugin_check_report r;
-    int32_t status = plugin_check_run(path, &r);
+    int32_t status = plugin_check_run(path, flags, &r);
     int exit_status = 1;
     if (status != IFX_OK) {
         fprintf(stderr, "infernix: plugins: %s\n", base_error_text());

@@ -28,11 +28,12 @@ struct plugin_check_report {
 
 /* Runs the suite.  A plugin that fails is IFX_OK with failed > 0; an error status means that the suite itself could not
  * run.  Call it before any thread exists, or accept that fork copies the calling thread only. */
-int32_t plugin_check_run(const char *path, struct plugin_check_report *report);
+#define PLUGIN_CHECK_FIRST 1u /* stop at the first failure */
+int32_t plugin_check_run(const char *path, uint32_t flags, struct plugin_check_report *report);
 void plugin_check_free(struct plugin_check_report *report);
 /* A line a check ("ok" or "FAIL"), or one JSON object. */
 void plugin_check_print(const struct plugin_check_report *report, bool json, FILE *out);
 /* All of it: runs, prints to `out`, returns the exit status (0: conforms, 1: does not).  For the command line. */
-int plugin_check_main(const char *path, bool json, FILE *out);
+int plugin_check_main(const char *path, uint32_t flags, bool json, FILE *out);
 
 #endif

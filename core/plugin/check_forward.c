@@ -378,12 +378,13 @@ static void oracle_column(const struct expert *e, const uint16_t *x, uint16_t *h
     }
 }
 
+/* A hidden value next to a rounding boundary falls either way: one column may show it (1e-2), a call may not (5e-4). */
 static bool wide_compare(struct expert *e, uint32_t n, double *worst)
 {
     const uint32_t H = e->shape.hidden;
     struct forward f, g;
     uint16_t *h = malloc(e->shape.inter * sizeof *h);
-    double *want = malloc(H * sizeof *want);
+    double *want = malloc(H * sizeof *want), all_err = 0, all_sum = 0;
     bool ok = h != NULL && want != NULL;
     memset(&g, 0, sizeof g);
     ok = forward_open(e, &f, n, 5, true) && ok && forward_run(e, &f, 1, 0);
@@ -395,12 +396,17 @@ static bool wide_compare(struct expert *e, uint32_t n, double *worst)
             err += d * d;
             sum += want[r] * want[r];
         }
-        if (!(sqrt(err / sum) <= 1e-3))
-            ok = check_fail(e->c, "H %u, I %u, n %u: column %u is off by a relative L2 of %.3g (at most 1e-3)", H,
+        all_err += err;
+        all_sum += sum;
+        if (!(sqrt(err / sum) <= 1e-2))
+            ok = check_fail(e->c, "H %u, I %u, n %u: column %u is off by a relative L2 of %.3g (at most 1e-2)", H,
                             e->shape.inter, n, i, sqrt(err / sum));
-        else if (sqrt(err / sum) > *worst)
-            *worst = sqrt(err / sum);
     }
+    if (ok && !(sqrt(all_err / all_sum) <= 5e-4))
+        ok = check_fail(e->c, "H %u, I %u, n %u: relative L2 of all columns %.3g (at most 5e-4)", H, e->shape.inter, n,
+                        sqrt(all_err / all_sum));
+    if (ok && sqrt(all_err / all_sum) > *worst)
+        *worst = sqrt(all_err / all_sum);
     /* Where the ranges are cut must not show: the number of threads would. */
     ok = ok && forward_open(e, &g, n, 5, true) && forward_run(e, &g, 5, n);
     for (uint32_t i = 0; ok && i < n; i++)
@@ -498,37 +504,81 @@ void expert_any_bytes(struct check_ctx *c)
                                                      : "%u of 24 random records pass check_record", taken);
 }
 
-/* ---- several experts at once, through one instance ---- */
+/* ---- several experts at once, through one instance: the odd ones have gate and up exchanged ---- */
 
 struct parallel {
     struct expert *e;
-    struct guard record[4];
-    struct forward f[4];
+    struct guard record[4], want[2]; /* each thread's record; what packing gives alone */
+    struct forward f[4], one[4];     /* each thread's call; the same call done alone */
     int32_t status[4];
+    bool other_bytes[4], other_bits[4];
 };
+
+static int32_t parallel_pack(struct parallel *p, uint32_t i)
+{
+    const struct expert *e = p->e;
+    const int32_t status =
+        e->c->ops.expert.pack(e->bank, e->w[i % 2], e->w[1 - i % 2], e->w[2], p->record[i].data);
+    p->other_bytes[i] = memcmp(p->record[i].data, p->want[i % 2].data, p->record[i].bytes) != 0;
+    return status;
+}
+
+static int32_t parallel_forward(struct parallel *p, uint32_t i)
+{
+    struct expert *e = p->e;
+    struct pieces all = {.e = e, .f = &p->f[i], .count = 1};
+    const struct ifx_expert_ops *o = &e->c->ops.expert;
+    int32_t status = IFX_OK;
+    if (plugin_has_forward(o) && o->prepare != NULL)
+        status = o->prepare(e->bank, &p->f[i].call);
+    for (int down = 0; down < 2 && status == IFX_OK; down++) {
+        all.down = down;
+        all.edge[1] = down ? e->shape.hidden : e->shape.inter;
+        piece_run(&all, 0);
+        status = all.status[0];
+    }
+    for (uint32_t k = 0; k < p->f[i].n; k++)
+        p->other_bits[i] |=
+            memcmp(forward_y(&p->f[i], k), forward_y(&p->one[i], k), e->shape.hidden * sizeof(float)) != 0;
+    return status;
+}
 
 static void parallel_main(void *arg, uint32_t i)
 {
     struct parallel *p = arg;
+    double end = base_now() + CHECK_RACE_SECONDS;
+    do
+        p->status[i] = parallel_pack(p, i);
+    while (p->status[i] == IFX_OK && !p->other_bytes[i] && base_now() < end);
+    if (p->status[i] != IFX_OK || p->other_bytes[i])
+        return;
+    end = base_now() + CHECK_RACE_SECONDS;
+    do
+        p->status[i] = parallel_forward(p, i);
+    while (p->status[i] == IFX_OK && !p->other_bits[i] && base_now() < end);
+}
+
+static bool parallel_open(struct parallel *p)
+{
+    static const uint32_t widths[4] = {1, 5, 8, 40};
     struct expert *e = p->e;
-    struct pieces all = {.e = e, .f = &p->f[i], .count = 1};
-    const struct ifx_expert_ops *o = &e->c->ops.expert;
-    for (int round = 0; round < 3 && p->status[i] == IFX_OK; round++) {
-        p->status[i] = o->pack(e->bank, e->w[0], e->w[1], e->w[2], p->record[i].data);
-        if (p->status[i] == IFX_OK && plugin_has_forward(o) && o->prepare != NULL)
-            p->status[i] = o->prepare(e->bank, &p->f[i].call);
-        for (int down = 0; down < 2 && p->status[i] == IFX_OK; down++) {
-            all.down = down;
-            all.edge[1] = down ? e->shape.hidden : e->shape.inter;
-            piece_run(&all, 0);
-            p->status[i] = all.status[0];
-        }
+    struct check_ctx *c = e->c;
+    bool ok = true;
+    for (uint32_t k = 0; k < 2 && ok; k++)
+        ok = guard_new(c, &p->want[k], e->record.bytes, IFX_RECORD_ALIGN) &&
+             check_status(c, c->ops.expert.pack(e->bank, e->w[k], e->w[1 - k], e->w[2], p->want[k].data), "pack");
+    for (uint32_t i = 0; i < 4 && ok; i++) {
+        ok = forward_open(e, &p->f[i], widths[i], i, true) && forward_open(e, &p->one[i], widths[i], i, true) &&
+             guard_new(c, &p->record[i], e->record.bytes, IFX_RECORD_ALIGN);
+        p->f[i].call.record = p->record[i].data;
+        p->one[i].call.record = p->want[i % 2].data;
+        ok = ok && forward_run(e, &p->one[i], 1, 0);
     }
+    return ok;
 }
 
 void expert_parallel(struct check_ctx *c)
 {
-    static const uint32_t widths[4] = {1, 5, 8, 40};
     const struct ifx_expert_shape *s = expert_shapes;
     struct expert e;
     struct parallel p;
@@ -536,30 +586,19 @@ void expert_parallel(struct check_ctx *c)
     while (s->hidden != 0 && c->ops.expert.record_bytes(s) == 0)
         s++;
     p.e = &e;
-    bool ok = level_open(c, &e, s, check_levels(c) - 1, 20);
+    bool ok = level_open(c, &e, s, check_levels(c) - 1, 20) && parallel_open(&p) && check_threads(c, 4, parallel_main, &p);
     for (uint32_t i = 0; i < 4 && ok; i++) {
-        ok = forward_open(&e, &p.f[i], widths[i], i, true) &&
-             guard_new(c, &p.record[i], e.record.bytes, IFX_RECORD_ALIGN);
-        p.f[i].call.record = p.record[i].data;
-    }
-    ok = ok && check_threads(c, 4, parallel_main, &p);
-    for (uint32_t i = 0; i < 4 && ok; i++) {
-        struct forward one;
         ok = check_status(c, p.status[i], "pack or forward on a thread");
-        if (ok && memcmp(p.record[i].data, e.record.data, e.record.bytes) != 0)
+        if (ok && p.other_bytes[i])
             ok = check_fail(c, "pack on four threads at once gives other bytes than alone");
-        ok = ok && forward_open(&e, &one, widths[i], i, true);
-        if (!ok)
-            break;
-        ok = forward_run(&e, &one, 1, 0);
-        for (uint32_t k = 0; ok && k < widths[i]; k++)
-            if (memcmp(forward_y(&one, k), forward_y(&p.f[i], k), s->hidden * sizeof(float)) != 0)
-                ok = check_fail(c, "n %u: four experts computed at once give other bits than one alone", widths[i]);
-        forward_close(&one);
+        if (ok && p.other_bits[i])
+            ok = check_fail(c, "n %u: four experts computed at once give other bits than one alone", p.f[i].n);
     }
     for (uint32_t i = 0; i < 4; i++) {
         forward_close(&p.f[i]);
+        forward_close(&p.one[i]);
         guard_free(&p.record[i]);
+        guard_free(&p.want[i / 2]);
     }
     expert_close(&e);
 }

@@ -271,7 +271,7 @@ static void kv_append_edges(struct check_ctx *c)
             s.k[width + i] *= 1e-30f;                     /* 1: tiny */
             s.k[2 * width + i] *= 1e5f;                   /* 2: large */
             s.v[i] = 0.0f;
-            s.v[3 * width + i] = i % d == 7 ? 1e6f : 0.5f; /* 3: an outlier */
+            s.v[3 * width + i] = i % d == 7 ? 3e4f : 0.5f; /* 3: an outlier */
         }
         cache_append(&s, 0, 70);
         for (uint32_t t = 0; t < 4 && !c->failed; t++)
@@ -284,8 +284,8 @@ static void kv_append_edges(struct check_ctx *c)
             }
         if (!c->failed) {
             const double y = cache_row(&s, IFX_KV_V, 0, 3)[7];
-            if (fabs(y - 1e6) > 3e5)
-                check_fail(c, "an outlier of 1e6 in a row of 0.5 reads back as %g", y);
+            if (fabs(y - 3e4) > 1e4)
+                check_fail(c, "an outlier of 3e4 in a row of 0.5 reads back as %g", y);
         }
     }
     cache_close(&s);
@@ -587,18 +587,21 @@ static void kv_rows(struct check_ctx *c)
 /* ---- threads ---- */
 
 struct kv_thread {
-    struct attention a[8];
+    struct attention a[8], one[8]; /* each thread's call; the same call done alone */
     int32_t status[8];
+    bool other[8];
 };
 
 static void kv_thread_main(void *arg, uint32_t i)
 {
     struct kv_thread *t = arg;
-    struct attention *a = &t->a[i];
-    for (int n = 0; n < 3; n++) {
-        memset(a->acc.data, 0x7f, a->acc.bytes);
+    struct attention *a = &t->a[i], *one = &t->one[i];
+    const double end = base_now() + CHECK_RACE_SECONDS;
+    do {
         t->status[i] = a->s->c->ops.kv.attend(a->s->kv, &a->call);
-    }
+        t->other[i] |= memcmp(one->acc.data, a->acc.data, one->acc.bytes) || memcmp(one->m.data, a->m.data, one->m.bytes) ||
+                       memcmp(one->l.data, a->l.data, one->l.bytes);
+    } while (t->status[i] == IFX_OK && !t->other[i] && base_now() < end);
 }
 
 static void kv_threads(struct check_ctx *c)
@@ -608,40 +611,38 @@ static void kv_threads(struct check_ctx *c)
     memset(&t, 0, sizeof t);
     c->level = check_levels(c) - 1;
     if (cache_open(c, &s, &kv_shapes[0], 200) || (!c->failed && cache_open(c, &s, &kv_shapes[1], 200))) {
+        bool ok;
         cache_random(&s, 9);
-        cache_append(&s, 0, 200);
-        for (uint32_t i = 0; i < 8 && !c->failed; i++) {
-            attention_open(&t.a[i], &s, 9, 4, i % s.shape.n_kv_heads, 1.0f);
-            t.a[i].call.m = (float *)(void *)t.a[i].m.data;
-            t.a[i].call.l = (float *)(void *)t.a[i].l.data;
-            t.a[i].call.acc = (float *)(void *)t.a[i].acc.data;
+        ok = cache_append(&s, 0, 200);
+        for (uint32_t i = 0; i < 8 && ok; i++) {
+            ok = attention_open(&t.a[i], &s, 9 + i, 4, i % s.shape.n_kv_heads, 1.0f) &&
+                 attention_open(&t.one[i], &s, 9 + i, 4, i % s.shape.n_kv_heads, 1.0f) && attention_run(&t.one[i]) &&
+                 attention_run(&t.a[i]);
         }
-        if (!c->failed && check_threads(c, 8, kv_thread_main, &t))
-            for (uint32_t i = 0; i < 8 && !c->failed; i++) {
-                struct attention one;
-                check_status(c, t.status[i], "attend on a thread");
-                if (!c->failed && attention_open(&one, &s, 9, 4, i % s.shape.n_kv_heads, 1.0f) && attention_run(&one) &&
-                    (memcmp(one.acc.data, t.a[i].acc.data, one.acc.bytes) || memcmp(one.m.data, t.a[i].m.data, one.m.bytes) ||
-                     memcmp(one.l.data, t.a[i].l.data, one.l.bytes)))
-                    check_fail(c, "the same call gives other bits when eight threads run it at once");
-                attention_close(&one);
-            }
-        for (uint32_t i = 0; i < 8; i++)
+        ok = ok && check_threads(c, 8, kv_thread_main, &t);
+        for (uint32_t i = 0; i < 8 && ok; i++) {
+            ok = check_status(c, t.status[i], "attend on a thread");
+            if (ok && t.other[i])
+                ok = check_fail(c, "the same call gives other bits when eight threads run attend at once");
+        }
+        for (uint32_t i = 0; i < 8; i++) {
             attention_close(&t.a[i]);
+            attention_close(&t.one[i]);
+        }
     }
     cache_close(&s);
 }
 
 const struct check_entry check_kv_table[] = {
-    {"descriptor", kv_descriptor, true},
-    {"page_bytes", kv_page_bytes, true},
-    {"open and close", kv_open, true},
-    {"append and decode_row", kv_append, true},
-    {"append: zeros, outliers, tiny and large values", kv_append_edges, false},
-    {"append: NaN and infinity stay non-finite", kv_nonfinite_store, false},
-    {"attend against decode_row", kv_attend, false},
-    {"attend: tokens that a query may not see", kv_hidden, false},
-    {"attend: row selection", kv_rows, false},
-    {"attend: threads, 256 KiB of stack", kv_threads, false},
-    {NULL, NULL, false},
+    {"descriptor", kv_descriptor, true, false},
+    {"page_bytes", kv_page_bytes, true, false},
+    {"open and close", kv_open, true, false},
+    {"append and decode_row", kv_append, true, false},
+    {"append: zeros, outliers, tiny and large values", kv_append_edges, false, false},
+    {"append: NaN and infinity stay non-finite", kv_nonfinite_store, false, false},
+    {"attend against decode_row", kv_attend, false, false},
+    {"attend: tokens that a query may not see", kv_hidden, false, false},
+    {"attend: row selection", kv_rows, false, false},
+    {"attend: threads, 256 KiB of stack", kv_threads, false, false},
+    {NULL, NULL, false, false},
 };

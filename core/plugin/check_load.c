@@ -250,8 +250,12 @@ static bool check_default(struct check_ctx *c, const struct ifx_option *o)
         if (base_parse_f64(o->default_text, o->name, -INFINITY, INFINITY, &f) != IFX_OK)
             return check_fail(c, "option %s: the default \"%s\" is no number", o->name, o->default_text);
     } else if (o->type == IFX_OPT_BOOL) {
-        if (strcmp(o->default_text, "true") != 0 && strcmp(o->default_text, "false") != 0)
-            return check_fail(c, "option %s: the default is \"%s\"; write true or false", o->name, o->default_text);
+        static const char *const words[] = {"true", "false", "yes", "no", "on", "off", "1", "0"};
+        bool known = false;
+        for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+            known = known || strcmp(o->default_text, words[i]) == 0;
+        if (!known)
+            return check_fail(c, "option %s: the default \"%s\" is neither yes nor no", o->name, o->default_text);
     }
     return true;
 }
@@ -311,6 +315,6 @@ static void engine_descriptor(struct check_ctx *c)
 }
 
 const struct check_entry check_engine_table[] = {
-    {"descriptor", engine_descriptor, true},
-    {NULL, NULL, false},
+    {"descriptor", engine_descriptor, true, false},
+    {NULL, NULL, false, false},
 };

@@ -40,6 +40,7 @@ struct check_entry {
     const char *name;
     check_fn fn;
     bool gate; /* the checks after it make no sense when it fails */
+    bool bare; /* the check loads the plugin itself */
 };
 extern const struct check_entry check_expert_table[], check_kv_table[], check_engine_table[];
 
@@ -78,7 +79,8 @@ uint32_t rng_u32(struct rng *r);
 uint32_t rng_below(struct rng *r, uint32_t n);
 float rng_normal(struct rng *r); /* mean 0, deviation 1, |x| < 6 */
 
-/* Runs fn(arg, i) for i < n on threads of their own with the stack the ABI promises. */
+/* Runs fn(arg, i) for i < n on threads of their own, started together, with the stack the ABI promises. */
+#define CHECK_RACE_SECONDS 0.3 /* how long threads try to disturb each other */
 bool check_threads(struct check_ctx *c, uint32_t n, void (*fn)(void *arg, uint32_t i), void *arg);
 
 #endif
