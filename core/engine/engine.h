@@ -30,11 +30,6 @@ struct kv_pool {
     uint32_t *free_blocks; /* stack */
 };
 
-/* A matrix or vector that was copied (in_place ones lie in the artifact's mapping). */
-struct weight_memory {
-    void *data, *scales;
-};
-
 /* Buffers of one step, sized for the widest. */
 struct step_buffers {
     uint32_t max_columns, max_logits;
@@ -67,8 +62,8 @@ struct ifx_model {
     void *stream;
     /* weights */
     struct ifx_weight *weights;
-    struct weight_memory *weight_memory;
-    uint64_t dense_bytes;
+    uint8_t *dense_memory; /* the parameters that are not used in place, at dense_at */
+    uint64_t *dense_at, dense_bytes, dense_mapped;
     /* experts */
     const struct ifx_expert_ops *bank_ops;
     void *bank;

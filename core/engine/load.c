@@ -46,32 +46,27 @@ static int32_t tie(struct ifx_model *m, uint32_t index)
     return IFX_OK;
 }
 
+static uint64_t align64(uint64_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
 static int32_t read_param(void *ctx, uint64_t task, uint32_t worker)
 {
     struct load *l = ctx;
     struct ifx_model *m = l->m;
     const struct ifx_param *p = &m->desc->params[task];
-    struct weight_memory *mem = &m->weight_memory[task];
+    uint8_t *at = m->dense_memory + m->dense_at[task];
     uint32_t dtype;
     uint64_t data_bytes, scale_bytes;
-    bool in_place = false;
+    bool in_place = false; /* then the bytes kept for it are never touched */
     if (p->tied_to >= 0)
         return tie(m, (uint32_t)task);
     int32_t st = artifact_param_plan(m->artifact, p, &dtype, &data_bytes, &scale_bytes);
     if (!st)
-        st = m->dev->ops->mem_alloc(m->dev, data_bytes, &mem->data);
-    if (!st && scale_bytes)
-        st = m->dev->ops->mem_alloc(m->dev, scale_bytes, &mem->scales);
-    if (!st)
-        st = artifact_param_read(m->artifact, p, mem->data, mem->scales, &m->weights[task], &in_place);
+        st = artifact_param_read(m->artifact, p, at, scale_bytes ? at + align64(data_bytes) : NULL, &m->weights[task], &in_place);
     if (st)
         return st;
-    if (in_place) {
-        m->dev->ops->mem_free(m->dev, mem->data);
-        if (mem->scales)
-            m->dev->ops->mem_free(m->dev, mem->scales);
-        *mem = (struct weight_memory){0};
-    }
     return advance(l, data_bytes + scale_bytes, worker);
 }
 
@@ -80,8 +75,8 @@ int32_t engine_load_weights(struct ifx_model *m, const struct ifx_model_options 
     const struct ifx_model_desc *d = m->desc;
     struct load l = {.m = m, .o = o};
     m->weights = base_calloc(d->n_params, sizeof *m->weights);
-    m->weight_memory = base_calloc(d->n_params, sizeof *m->weight_memory);
-    if (!m->weights || !m->weight_memory)
+    m->dense_at = base_calloc(d->n_params, sizeof *m->dense_at);
+    if (!m->weights || !m->dense_at)
         return IFX_ENOMEM;
     for (uint32_t i = 0; i < d->n_params; i++) {
         uint32_t dtype;
@@ -92,7 +87,13 @@ int32_t engine_load_weights(struct ifx_model *m, const struct ifx_model_options 
         if (st)
             return st;
         m->dense_bytes += data_bytes + scale_bytes;
+        m->dense_at[i] = m->dense_mapped;
+        m->dense_mapped += align64(data_bytes) + align64(scale_bytes);
     }
+    /* One block: huge pages spare the decode, which reads all of it for each token, most of its address translation. */
+    m->dense_memory = base_map_anon(m->dense_mapped);
+    if (!m->dense_memory)
+        return base_error_prefix(IFX_ENOMEM, "memory for the dense weights");
     l.total = m->dense_bytes;
     int32_t st = base_pool_run(m->ctx->pool, d->n_params, read_param, &l);
     for (uint32_t i = 0; !st && i < d->n_params; i++)
@@ -263,12 +264,8 @@ void engine_unload(struct ifx_model *m)
     if (m->bank)
         m->bank_ops->close(m->bank);
     base_free(m->moe_layers);
-    for (uint32_t i = 0; m->weight_memory && i < m->desc->n_params; i++) {
-        if (m->weight_memory[i].data)
-            m->dev->ops->mem_free(m->dev, m->weight_memory[i].data);
-        if (m->weight_memory[i].scales)
-            m->dev->ops->mem_free(m->dev, m->weight_memory[i].scales);
-    }
-    base_free(m->weight_memory);
+    if (m->dense_memory)
+        base_unmap(m->dense_memory, m->dense_mapped);
+    base_free(m->dense_at);
     base_free(m->weights);
 }
