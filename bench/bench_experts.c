@@ -5,9 +5,9 @@
  *   bench_experts [--cpu LEVEL] [--threads N] [--hidden H] [--inter I] [--experts E] [--top-k K] [--layers L]
  *                 [--reps R] [--seconds S] [--only one|layer] PLUGIN.so ...
  *
- * "one expert": a call of n columns on one expert after another of all layers, so that every record comes from memory;
- * with all threads each thread has its own expert.  "layer": every expert that random routing touches, work cut over
- * (expert, row chunk) by one atomic counter.  Weights are random records of the format, mean zero.
+ * "one expert": a call of n columns on one expert after another of all layers, so that every record comes from
+ * memory; with all threads each thread has its own expert.  "layer": every expert that random routing touches,
+ * work cut over (expert, row chunk) by one atomic counter.  Weights are random records of the format, mean zero.
  */
 #include "mini_host.h"
 
@@ -126,7 +126,8 @@ __attribute__((target("avx2"))) static void read_work(void *ctx, uint32_t worker
 {
     struct read_job *job = ctx;
     const __m256i *p = (const __m256i *)(job->memory + job->bytes * worker);
-    __m256i s[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
+    __m256i s[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(),
+                    _mm256_setzero_si256()};
     for (uint64_t i = 0; i < job->bytes / 32; i += 8) {
         _mm_prefetch((const char *)(p + i) + 4096, _MM_HINT_T0);
         _mm_prefetch((const char *)(p + i) + 4096 + 64, _MM_HINT_T0);
@@ -380,8 +381,8 @@ static void bench_one(struct bank *b, struct team *team, double bandwidth, doubl
 {
     static const uint32_t widths[] = {1, 2, 4, 8, 16, 32, 64, 128};
     static struct one_job job;
-    printf("  one expert a thread, %u thread%s (read %.1f GB/s, peak %.1f GFLOP/s)\n", team->n, team->n > 1 ? "s" : "",
-           bandwidth / 1e9, peak / 1e9);
+    printf("  one expert a thread, %u thread%s (read %.1f GB/s, peak %.1f GFLOP/s)\n", team->n,
+           team->n > 1 ? "s" : "", bandwidth / 1e9, peak / 1e9);
     for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
         job.b = b;
         job.n = widths[w];
@@ -530,7 +531,8 @@ static void add_chunks(struct layer_job *job, uint8_t kind, uint32_t first, uint
 static void plan(struct layer_job *job, uint32_t threads)
 {
     struct bank *b = job->b;
-    const uint32_t last = 2 * threads, whole = threads > 1 && job->n_touched > 2 * last ? job->n_touched - last : 0;
+    const uint32_t last = 2 * threads,
+                   whole = threads > 1 && job->n_touched > 2 * last ? job->n_touched - last : 0;
     const uint32_t first = threads == 1 ? job->n_touched : whole;
     uint32_t granule = b->ops->row_granule, chunk = CHUNK_ROWS;
     chunk = (chunk + granule - 1) / granule * granule;
@@ -547,8 +549,8 @@ static void plan(struct layer_job *job, uint32_t threads)
     bytes = 0;
     for (uint32_t e = 0; e < job->n_touched; e++) {
         struct touched *t = &job->touched[e];
-        t->call = (struct ifx_expert_call){sizeof t->call, t->n, NULL, b->x, b->s.hidden, t->columns,
-                                           job->shared_scratch + bytes};
+        t->call = (struct ifx_expert_call){
+            sizeof t->call, t->n, NULL, b->x, b->s.hidden, t->columns, job->shared_scratch + bytes};
         bytes += (b->ops->scratch_bytes(b->instance, t->n) + 127) / 64 * 64;
         if (e >= first)
             job->items[job->n_items++] = (struct item){ITEM_PREPARE, e, 0, 0};
@@ -581,8 +583,8 @@ static int by_value(const void *a, const void *b)
 static void bench_layer(struct bank *b, struct team *team, double bandwidth, double peak)
 {
     static const uint32_t widths[] = {1, 8, 32, 64, 128, 255, 575, 1023};
-    printf("  whole layer, %u experts, top-%u, %u thread%s, %u layers in turn\n", b->s.experts, b->s.top_k, team->n,
-           team->n > 1 ? "s" : "", b->s.layers);
+    printf("  whole layer, %u experts, top-%u, %u thread%s, %u layers in turn\n", b->s.experts, b->s.top_k,
+           team->n, team->n > 1 ? "s" : "", b->s.layers);
     for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
         static struct layer_job job;
         double times[64];
@@ -604,7 +606,8 @@ static void bench_layer(struct bank *b, struct team *team, double bandwidth, dou
         qsort(times, reps, sizeof *times, by_value);
         double t = times[reps / 2], read = (double)job.n_touched * (double)b->record_bytes;
         double flops = bank_flops(b, widths[w]) * b->s.top_k;
-        printf("    columns %5u: %8.3f ms (best %8.3f)  experts %3u, widest %3u  %7.2f GB/s (%3.0f %%)  %9.1f GFLOP/s "
+        printf("    columns %5u: %8.3f ms (best %8.3f)  experts %3u, widest %3u  %7.2f GB/s (%3.0f %%)  %9.1f "
+               "GFLOP/s "
                "(%3.0f %%)\n",
                widths[w], t * 1e3, times[0] * 1e3, job.n_touched, job.touched[0].n, read / t / 1e9,
                100 * read / t / bandwidth, flops / t / 1e9, 100 * flops / t / peak);
@@ -626,8 +629,9 @@ static void bench_layer(struct bank *b, struct team *team, double bandwidth, dou
 
 static int usage(void)
 {
-    fprintf(stderr, "usage: bench_experts [--cpu LEVEL] [--threads N] [--hidden H] [--inter I] [--experts E]\n"
-                    "       [--top-k K] [--layers L] [--reps R] [--seconds S] [--only one|layer] PLUGIN.so ...\n");
+    fprintf(stderr,
+            "usage: bench_experts [--cpu LEVEL] [--threads N] [--hidden H] [--inter I] [--experts E]\n"
+            "       [--top-k K] [--layers L] [--reps R] [--seconds S] [--only one|layer] PLUGIN.so ...\n");
     return 2;
 }
 
@@ -689,7 +693,8 @@ static void bench_team(struct bank *b, uint32_t threads)
 int main(int argc, char **argv)
 {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    struct settings s = {mini_detect_level(), cores > 0 ? (uint32_t)cores : 1, 3072, 1024, 256, 8, 3, 7, 0.5, NULL};
+    struct settings s = {
+        mini_detect_level(), cores > 0 ? (uint32_t)cores : 1, 3072, 1024, 256, 8, 3, 7, 0.5, NULL};
     int first;
     if (!parse(argc, argv, &s, &first))
         return usage();

@@ -8,11 +8,10 @@
  * Record, all formats:  header of BANK_HEADER bytes | gate and up | down | zero bytes up to 4 KiB.
  *   Everything is made of blocks of 32 rows by BANK_BLOCK_K input positions.  A block is 32 lines of 64 bytes
  *   (one a row) and then the scales of the 32 rows, BANK_ROW_SCALES bytes each.
- *   gate and up: panel p = 0, 1, ... has rows 16 p .. 16 p + 15 of gate (block rows 0..15) and the same rows of up
- *   (block rows 16..31); there is an even number of panels.
- *   down: panel q has rows 32 q .. 32 q + 31.
- *   A panel is its blocks in ascending k, so that every kernel reads a record strictly forward.
- *   Rows and positions beyond the matrix are zero weights.
+ *   gate and up: panel p = 0, 1, ... has rows 16 p .. 16 p + 15 of gate (block rows 0..15) and the same rows of
+ * up (block rows 16..31); there is an even number of panels. down: panel q has rows 32 q .. 32 q + 31. A panel is
+ * its blocks in ascending k, so that every kernel reads a record strictly forward. Rows and positions beyond the
+ * matrix are zero weights.
  */
 #ifndef COMMON_EXPERT_BANK_H
 #define COMMON_EXPERT_BANK_H
@@ -38,7 +37,8 @@ struct expert_bank;
 struct expert_route {
     uint64_t (*scratch_bytes)(const struct expert_bank *bank, uint32_t n);
     void (*prepare)(const struct expert_bank *bank, const struct ifx_expert_call *call);
-    void (*gate_up)(const struct expert_bank *bank, const struct ifx_expert_call *call, uint32_t row0, uint32_t row1);
+    void (*gate_up)(const struct expert_bank *bank, const struct ifx_expert_call *call, uint32_t row0,
+                    uint32_t row1);
     void (*down)(const struct expert_bank *bank, const struct ifx_expert_call *call, uint32_t row0, uint32_t row1,
                  float *y, uint64_t ldy, const uint32_t *y_rows);
 };
@@ -105,7 +105,8 @@ static inline uint32_t expert_blocks(const struct expert_bank *bank, uint32_t ma
 }
 
 /* First block of the panel that holds a row, and the row's place in its blocks. */
-static inline uint64_t expert_panel(const struct expert_bank *bank, uint32_t matrix, uint32_t row, uint32_t *block_row)
+static inline uint64_t expert_panel(const struct expert_bank *bank, uint32_t matrix, uint32_t row,
+                                    uint32_t *block_row)
 {
     if (matrix == IFX_DOWN) {
         *block_row = row % 32;

@@ -6,7 +6,7 @@
  *   bank_row_open(tables, line, scales, half) -> struct bank_row          half: which VEC_LANES of the 16
  *   bank_row_step(const struct bank_row *, step) -> vec                   weights of step 0..BANK_STEPS-1
  *
- * Scratch: x as float32 [position / 16][n][16], then the hidden values likewise, both padded to whole blocks.  The
+ * Scratch: x as float32 [position / 16][n][16], then the hidden values likewise, both padded to whole blocks. The
  * padding past the last 16 positions is -0, so that a padded step leaves an accumulator exactly as it was.
  */
 #ifndef COMMON_EXPERT_NARROW_H
@@ -17,8 +17,8 @@
 
 #define EXPERT_INLINE static inline __attribute__((always_inline))
 
-/* A panel is walked in strips of NARROW_STRIP blocks: small enough that x and the lines of a strip stay in the first-level
- * cache while its rows are done in groups, and the next strip is being fetched meanwhile. */
+/* A panel is walked in strips of NARROW_STRIP blocks: small enough that x and the lines of a strip stay in the
+ * first-level cache while its rows are done in groups, and the next strip is being fetched meanwhile. */
 enum { NARROW_STRIP = 4, NARROW_AHEAD = NARROW_STRIP * BANK_BLOCK_BYTES };
 
 static uint64_t narrow_x_floats(const struct expert_bank *bank, uint32_t n)
@@ -62,7 +62,8 @@ EXPERT_INLINE void narrow_block_by_row(const struct expert_bank *bank, const uin
 {
 #pragma GCC unroll 8
     for (uint32_t r = 0; r < R; r++) {
-        struct bank_row row = bank_row_open(bank->tables, expert_line(block, row0 + r), expert_scales(block, row0 + r), half);
+        struct bank_row row =
+            bank_row_open(bank->tables, expert_line(block, row0 + r), expert_scales(block, row0 + r), half);
 #pragma GCC unroll 8
         for (uint32_t s = 0; s < BANK_STEPS; s++) {
             vec w = bank_row_step(&row, s);
@@ -73,7 +74,8 @@ EXPERT_INLINE void narrow_block_by_row(const struct expert_bank *bank, const uin
     }
 }
 
-/* The same, a step of all rows at a time, so that the rows share the loads of x; for objects with registers enough. */
+/* The same, a step of all rows at a time, so that the rows share the loads of x; for objects with registers
+ * enough. */
 EXPERT_INLINE void narrow_block_by_step(const struct expert_bank *bank, const uint8_t *block, const float *x,
                                         uint32_t row0, uint32_t half, const uint32_t R, const uint32_t N,
                                         vec (*acc)[IFX_NARROW_COLUMNS])
@@ -108,8 +110,8 @@ EXPERT_INLINE void narrow_prefetch(const uint8_t *block, uint32_t row0, const ui
 }
 
 /* R rows of a strip of blocks; sums[row][column][16] go on from what they hold. */
-EXPERT_INLINE void narrow_rows(const struct expert_bank *bank, const uint8_t *strip, uint32_t blocks, const float *x,
-                               uint32_t row0, const uint32_t R, const uint32_t N, float *sums)
+EXPERT_INLINE void narrow_rows(const struct expert_bank *bank, const uint8_t *strip, uint32_t blocks,
+                               const float *x, uint32_t row0, const uint32_t R, const uint32_t N, float *sums)
 {
     vec acc[8][IFX_NARROW_COLUMNS];
     for (uint32_t half = 0; half < 16 / VEC_LANES; half++) {
@@ -141,13 +143,19 @@ EXPERT_INLINE void narrow_rows(const struct expert_bank *bank, const uint8_t *st
 EXPERT_INLINE void narrow_panel_n(const struct expert_bank *bank, const uint8_t *panel, uint32_t blocks,
                                   const float *x, const uint32_t N, float *sums)
 {
-    const uint32_t R = VEC_ROWS_SHARE_X ? (N <= 2 ? 8 : N <= 6 ? 4 : 2) : (N == 1 ? 8 : N == 2 ? 4 : N <= 4 ? 2 : 1);
+    const uint32_t R = VEC_ROWS_SHARE_X ? (N <= 2   ? 8
+                                           : N <= 6 ? 4
+                                                    : 2)
+                                        : (N == 1   ? 8
+                                           : N == 2 ? 4
+                                           : N <= 4 ? 2
+                                                    : 1);
     memset(sums, 0, (size_t)EXPERT_BLOCK_ROWS * N * 16 * sizeof *sums);
     for (uint32_t b = 0; b < blocks; b += NARROW_STRIP) {
         uint32_t count = blocks - b < NARROW_STRIP ? blocks - b : NARROW_STRIP;
         for (uint32_t r = 0; r < EXPERT_BLOCK_ROWS; r += R)
-            narrow_rows(bank, panel + (size_t)b * BANK_BLOCK_BYTES, count, x + (size_t)b * BANK_BLOCK_K * N, r, R, N,
-                        sums);
+            narrow_rows(bank, panel + (size_t)b * BANK_BLOCK_BYTES, count, x + (size_t)b * BANK_BLOCK_K * N, r, R,
+                        N, sums);
     }
 }
 
@@ -224,6 +232,7 @@ static void narrow_down(const struct expert_bank *bank, const struct ifx_expert_
     }
 }
 
-static const struct expert_route narrow_route = {narrow_scratch_bytes, narrow_prepare, narrow_gate_up, narrow_down};
+static const struct expert_route narrow_route = {narrow_scratch_bytes, narrow_prepare, narrow_gate_up,
+                                                 narrow_down};
 
 #endif

@@ -48,8 +48,8 @@ static int32_t expert_open(const struct ifx_host *host, const struct ifx_options
     struct expert_bank geometry = {0};
     if (!expert_geometry(&geometry, shape))
         return host->error(host, IFX_EUNSUPPORTED,
-                           "bank %s cannot hold experts of hidden size %u and width %u: %s", BANK_NAME, shape->hidden,
-                           shape->inter, BANK_SHAPE_RULE);
+                           "bank %s cannot hold experts of hidden size %u and width %u: %s", BANK_NAME,
+                           shape->hidden, shape->inter, BANK_SHAPE_RULE);
     struct expert_bank *bank = host->alloc(host, sizeof *bank, 64);
     if (!bank)
         return IFX_ENOMEM;
@@ -69,7 +69,8 @@ static int32_t expert_decode_row(void *instance, const void *record, uint32_t ma
 {
     const struct expert_bank *bank = instance;
     if (matrix > IFX_DOWN || row >= expert_rows(bank, matrix))
-        return bank->host->error(bank->host, IFX_EINVAL, "bank %s: matrix %u has no row %u", BANK_NAME, matrix, row);
+        return bank->host->error(bank->host, IFX_EINVAL, "bank %s: matrix %u has no row %u", BANK_NAME, matrix,
+                                 row);
     float w[BANK_BLOCK_K];
     uint32_t block_row, k_count = expert_k(bank, matrix), blocks = expert_blocks(bank, matrix);
     const uint8_t *block = (const uint8_t *)record + expert_panel(bank, matrix, row, &block_row);
@@ -96,7 +97,8 @@ static int32_t expert_check_call(const struct expert_bank *bank, const struct if
     return IFX_OK;
 }
 
-static const struct expert_route *expert_route_of(const struct expert_bank *bank, const struct ifx_expert_call *call)
+static const struct expert_route *expert_route_of(const struct expert_bank *bank,
+                                                  const struct ifx_expert_call *call)
 {
     return call->n <= IFX_NARROW_COLUMNS ? bank->narrow : bank->wide;
 }
@@ -127,8 +129,8 @@ static int32_t expert_gate_up(void *instance, const struct ifx_expert_call *call
     return status;
 }
 
-static int32_t expert_down(void *instance, const struct ifx_expert_call *call, uint32_t row0, uint32_t row1, float *y,
-                           uint64_t ldy, const uint32_t *y_rows)
+static int32_t expert_down(void *instance, const struct ifx_expert_call *call, uint32_t row0, uint32_t row1,
+                           float *y, uint64_t ldy, const uint32_t *y_rows)
 {
     const struct expert_bank *bank = instance;
     int32_t status = expert_check_rows(bank, row0, row1, bank->hidden);
@@ -195,11 +197,13 @@ static int32_t expert_check_record(void *instance, const void *record)
     const uint8_t *bytes = record;
     for (uint32_t m = 0; m < 3; m++)
         if (isnan(bank_tensor_scale(record, m)))
-            return bank->host->error(bank->host, IFX_EFORMAT, "bank %s: the scale of matrix %u is NaN", BANK_NAME, m);
+            return bank->host->error(bank->host, IFX_EFORMAT, "bank %s: the scale of matrix %u is NaN", BANK_NAME,
+                                     m);
     for (uint64_t at = BANK_HEADER; at < bank->used_bytes; at += BANK_BLOCK_BYTES)
         if (!bank_check_block(bytes + at))
-            return bank->host->error(bank->host, IFX_EFORMAT, "bank %s: %s in the block at byte %llu of the record",
-                                     BANK_NAME, BANK_CHECK_ERROR, (unsigned long long)at);
+            return bank->host->error(bank->host, IFX_EFORMAT,
+                                     "bank %s: %s in the block at byte %llu of the record", BANK_NAME,
+                                     BANK_CHECK_ERROR, (unsigned long long)at);
     return IFX_OK;
 }
 

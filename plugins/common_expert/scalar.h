@@ -80,6 +80,7 @@ static void scalar_down(const struct expert_bank *bank, const struct ifx_expert_
     }
 }
 
-static const struct expert_route scalar_route = {scalar_scratch_bytes, scalar_prepare, scalar_gate_up, scalar_down};
+static const struct expert_route scalar_route = {scalar_scratch_bytes, scalar_prepare, scalar_gate_up,
+                                                 scalar_down};
 
 #endif

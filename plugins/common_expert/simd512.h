@@ -25,7 +25,8 @@ static inline __m512i simd512_hidden(__m512 g, __m512 u)
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(IFX_EXP_C2));
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-    __m512i scale = _mm512_slli_epi32(_mm512_sub_epi32(_mm512_castps_si512(t), _mm512_set1_epi32(0x4b400000 - 127)), 23);
+    __m512i scale =
+        _mm512_slli_epi32(_mm512_sub_epi32(_mm512_castps_si512(t), _mm512_set1_epi32(0x4b400000 - 127)), 23);
     __m512 e = _mm512_mul_ps(p, _mm512_castsi512_ps(scale));
     __m512 h = _mm512_mul_ps(_mm512_div_ps(g, _mm512_add_ps(_mm512_set1_ps(1.0f), e)), u);
     __m512i bits = _mm512_castps_si512(h);
@@ -51,8 +52,10 @@ static inline void simd512_transpose(__m512i v[16])
         b[4 * i + 3] = _mm512_unpackhi_epi64(a[4 * i + 1], a[4 * i + 3]);
     }
     for (int j = 0; j < 4; j++) { /* gather quarter q of the four row groups */
-        __m512i low02 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0x88), high02 = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0x88);
-        __m512i low13 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0xdd), high13 = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0xdd);
+        __m512i low02 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0x88),
+                high02 = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0x88);
+        __m512i low13 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0xdd),
+                high13 = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0xdd);
         v[j] = _mm512_shuffle_i32x4(low02, high02, 0x88);
         v[8 + j] = _mm512_shuffle_i32x4(low02, high02, 0xdd);
         v[4 + j] = _mm512_shuffle_i32x4(low13, high13, 0x88);

@@ -2,11 +2,12 @@
  *
  * tile_amx.h - wide_product on AMX-BF16.  The object supplies
  *   BANK_TILE_DIRECT    1 when record lines are tile rows already
- *   bank_tile_line(tables, line, scales, out)   otherwise: the BANK_BLOCK_K weights of a line as tile rows, 2 KiB apart
+ *   bank_tile_line(tables, line, scales, out)   otherwise: the BANK_BLOCK_K weights of a line as tile rows, 2 KiB
+ * apart
  *
- * 32 rows by 32 columns at a time are four accumulator tiles (0..3), two of weights (4, 5) and two of activations (6, 7).
- * Weights are decoded a chunk ahead, a few lines after each group of tile products, so that the vector units work
- * while the tile unit does; a decoded chunk stays in the first-level cache.
+ * 32 rows by 32 columns at a time are four accumulator tiles (0..3), two of weights (4, 5) and two of activations
+ * (6, 7). Weights are decoded a chunk ahead, a few lines after each group of tile products, so that the vector
+ * units work while the tile unit does; a decoded chunk stays in the first-level cache.
  */
 #ifndef COMMON_EXPERT_TILE_AMX_H
 #define COMMON_EXPERT_TILE_AMX_H
@@ -17,9 +18,9 @@
 
 enum {
     TILE_PER_BLOCK = BANK_BLOCK_K / 32,
-    TILE_CHUNK = 8,                                 /* most tiles (256 positions) decoded at once */
-    TILE_PAIR_BYTES = 2048,                         /* tile rows of 32 weight rows */
-    TILE_AHEAD = 4 * BANK_BLOCK_BYTES,              /* prefetch distance */
+    TILE_CHUNK = 8,                    /* most tiles (256 positions) decoded at once */
+    TILE_PAIR_BYTES = 2048,            /* tile rows of 32 weight rows */
+    TILE_AHEAD = 4 * BANK_BLOCK_BYTES, /* prefetch distance */
     TILE_WORDS = 256
 };
 
@@ -131,8 +132,8 @@ static inline void tile_multiply(const uint8_t *a, const uint32_t *b, size_t b_n
     TILE_FENCE();
 }
 
-static void tile_chunk(const uint8_t *a, uint32_t chunk_tiles, const uint32_t *b, uint32_t tiles, uint32_t n_tiles, float *c,
-                       int first, int last, struct tile_ahead *ahead)
+static void tile_chunk(const uint8_t *a, uint32_t chunk_tiles, const uint32_t *b, uint32_t tiles,
+                       uint32_t n_tiles, float *c, int first, int last, struct tile_ahead *ahead)
 {
     const uint32_t pairs = expert_div_up(n_tiles, 2), steps = pairs * chunk_tiles, lines = ahead->lines;
     const size_t b_next = (size_t)tiles * TILE_WORDS;
@@ -164,7 +165,8 @@ static void wide_product(const struct expert_bank *bank, const uint8_t *panel, u
 {
     _Alignas(64) uint8_t a[2][BANK_TILE_DIRECT ? 64 : TILE_CHUNK * TILE_PAIR_BYTES];
     struct tile_ahead ahead = {.tables = bank->tables, .block = panel, .out = a[0]};
-    /* accumulators of two column tiles stay in registers: then a short chunk costs nothing and keeps the cache free */
+    /* accumulators of two column tiles stay in registers: then a short chunk costs nothing and keeps the cache
+     * free */
     const uint32_t most = (n_tiles <= 2 ? TILE_CHUNK / 2 : TILE_CHUNK) / TILE_PER_BLOCK;
     ahead.lines = EXPERT_BLOCK_ROWS * (blocks < most ? blocks : most);
     while (ahead.lines)
@@ -177,8 +179,8 @@ static void wide_product(const struct expert_bank *bank, const uint8_t *panel, u
         ahead.lines = after * EXPERT_BLOCK_ROWS;
         ahead.credit = 0;
         const uint8_t *weights = BANK_TILE_DIRECT ? panel + (size_t)b0 * BANK_BLOCK_BYTES : a[turn];
-        tile_chunk(weights, count * TILE_PER_BLOCK, b + (size_t)b0 * TILE_PER_BLOCK * TILE_WORDS, tiles, n_tiles, c, b0 == 0,
-                   after == 0, &ahead);
+        tile_chunk(weights, count * TILE_PER_BLOCK, b + (size_t)b0 * TILE_PER_BLOCK * TILE_WORDS, tiles, n_tiles,
+                   c, b0 == 0, after == 0, &ahead);
     }
 }
 

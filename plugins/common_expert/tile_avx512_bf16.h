@@ -29,8 +29,9 @@ static void wide_end(void)
 }
 
 /* c[R][V tiles] += a[tiles][R rows] * b; a and c point at the first of the R rows. */
-static inline __attribute__((always_inline)) void tile_rows(const uint8_t *a, uint32_t chunk_tiles, const uint32_t *b,
-                                                            size_t b_next, float *c, const uint32_t R, const uint32_t V)
+static inline __attribute__((always_inline)) void tile_rows(const uint8_t *a, uint32_t chunk_tiles,
+                                                            const uint32_t *b, size_t b_next, float *c,
+                                                            const uint32_t R, const uint32_t V)
 {
     __m512 acc[16][2];
 #pragma GCC unroll 16
@@ -84,16 +85,17 @@ static void wide_product(const struct expert_bank *bank, const uint8_t *panel, u
         const uint8_t *a = BANK_TILE_DIRECT ? block : buffer;
         const uint32_t *x = b + (size_t)b0 * TILE_PER_BLOCK * TILE_WORDS;
         for (uint32_t i = 0; i < count; i++)
-            tile_decode(bank->tables, block + (size_t)i * BANK_BLOCK_BYTES, buffer + i * TILE_PER_BLOCK * TILE_PAIR_BYTES);
+            tile_decode(bank->tables, block + (size_t)i * BANK_BLOCK_BYTES,
+                        buffer + i * TILE_PER_BLOCK * TILE_PAIR_BYTES);
         uint32_t j = 0;
         for (; j + 1 < n_tiles; j += 2)
             for (uint32_t r = 0; r < EXPERT_BLOCK_ROWS; r += 8)
-                tile_rows(a + r * 64, count * TILE_PER_BLOCK, x + j * b_next, b_next, c + (size_t)j * 512 + r * 16, 8,
-                          2);
+                tile_rows(a + r * 64, count * TILE_PER_BLOCK, x + j * b_next, b_next,
+                          c + (size_t)j * 512 + r * 16, 8, 2);
         for (; j < n_tiles; j++)
             for (uint32_t r = 0; r < EXPERT_BLOCK_ROWS; r += 16)
-                tile_rows(a + r * 64, count * TILE_PER_BLOCK, x + j * b_next, b_next, c + (size_t)j * 512 + r * 16,
-                          16, 1);
+                tile_rows(a + r * 64, count * TILE_PER_BLOCK, x + j * b_next, b_next,
+                          c + (size_t)j * 512 + r * 16, 16, 1);
     }
 }
 

@@ -5,9 +5,10 @@
  *   wide_begin(), wide_end()                                    round each range of rows
  *   wide_product(bank, panel, blocks, b, tiles, n_tiles, c)     c[n_tiles][32][16] = panel times packed columns
  *
- * A tile covers 32 input positions.  Activations are packed once a call, 16 columns by 32 positions in 1 KiB: word i of
- * column c holds positions i (low half) and i + 16 (high half) of the tile, at [i][c].  The weights of a row are paired
- * likewise, so a record line needs no shuffle.  Scratch: x as [column tile][tile][16][16] words, then the hidden values.
+ * A tile covers 32 input positions.  Activations are packed once a call, 16 columns by 32 positions in 1 KiB:
+ * word i of column c holds positions i (low half) and i + 16 (high half) of the tile, at [i][c].  The weights of
+ * a row are paired likewise, so a record line needs no shuffle.  Scratch: x as [column tile][tile][16][16] words,
+ * then the hidden values.
  */
 #ifndef COMMON_EXPERT_WIDE_BF16_H
 #define COMMON_EXPERT_WIDE_BF16_H
@@ -35,7 +36,8 @@ static uint64_t wide_scratch_bytes(const struct expert_bank *bank, uint32_t n)
 
 static uint32_t *wide_hidden(const struct expert_bank *bank, const struct ifx_expert_call *call)
 {
-    return (uint32_t *)call->scratch + (uint64_t)expert_div_up(call->n, 16) * wide_x_tiles(bank) * WIDE_TILE_WORDS;
+    return (uint32_t *)call->scratch +
+           (uint64_t)expert_div_up(call->n, 16) * wide_x_tiles(bank) * WIDE_TILE_WORDS;
 }
 
 static inline __mmask16 wide_mask(uint32_t count)
@@ -44,7 +46,8 @@ static inline __mmask16 wide_mask(uint32_t count)
 }
 
 /* One tile of x: up to 16 columns, positions k .. k + 31, zero where there are none. */
-static void wide_pack_tile(const uint16_t *const *columns, uint32_t n, uint32_t k, uint32_t k_count, uint32_t *out)
+static void wide_pack_tile(const uint16_t *const *columns, uint32_t n, uint32_t k, uint32_t k_count,
+                           uint32_t *out)
 {
     __m512i v[16];
     uint32_t left = k < k_count ? k_count - k : 0;
@@ -65,7 +68,8 @@ static void wide_pack_tile(const uint16_t *const *columns, uint32_t n, uint32_t 
 static void wide_prepare(const struct expert_bank *bank, const struct ifx_expert_call *call)
 {
     uint32_t *x = call->scratch, *hidden = wide_hidden(bank, call);
-    const uint32_t tiles = wide_x_tiles(bank), hidden_tiles = wide_hidden_tiles(bank), whole = bank->gu_panels / 2;
+    const uint32_t tiles = wide_x_tiles(bank), hidden_tiles = wide_hidden_tiles(bank),
+                   whole = bank->gu_panels / 2;
     for (uint32_t c0 = 0; c0 < call->n; c0 += 16) {
         const uint16_t *columns[16];
         uint32_t n = call->n - c0 < 16 ? call->n - c0 : 16;
@@ -80,8 +84,8 @@ static void wide_prepare(const struct expert_bank *bank, const struct ifx_expert
 }
 
 /* Hidden values of panel p from gate (rows 0..15 of c) and up (rows 16..31). */
-static void wide_store_hidden(const float *c, uint32_t n_tiles, uint32_t tiles, __m512 gate_scale, __m512 up_scale,
-                              uint32_t p, uint32_t *hidden)
+static void wide_store_hidden(const float *c, uint32_t n_tiles, uint32_t tiles, __m512 gate_scale,
+                              __m512 up_scale, uint32_t p, uint32_t *hidden)
 {
     for (uint32_t j = 0; j < n_tiles; j++) {
         uint32_t *out = hidden + ((uint64_t)j * tiles + p / 2) * WIDE_TILE_WORDS;
@@ -98,7 +102,8 @@ static void wide_store_hidden(const float *c, uint32_t n_tiles, uint32_t tiles, 
     }
 }
 
-static void wide_gate_up(const struct expert_bank *bank, const struct ifx_expert_call *call, uint32_t row0, uint32_t row1)
+static void wide_gate_up(const struct expert_bank *bank, const struct ifx_expert_call *call, uint32_t row0,
+                         uint32_t row1)
 {
     _Alignas(64) float c[EXPERT_BLOCK_ROWS * WIDE_COLUMNS];
     const uint32_t tiles = wide_x_tiles(bank), hidden_tiles = wide_hidden_tiles(bank);
@@ -124,7 +129,8 @@ static void wide_store_y(const float *c, uint32_t n, __m512 scale, uint32_t rows
         for (uint32_t r = 0; r < rows; r += 16) {
             __m512i v[16];
             for (uint32_t i = 0; i < 16; i++)
-                v[i] = _mm512_castps_si512(_mm512_mul_ps(_mm512_loadu_ps(c + (size_t)j * 32 + (r + i) * 16), scale));
+                v[i] =
+                    _mm512_castps_si512(_mm512_mul_ps(_mm512_loadu_ps(c + (size_t)j * 32 + (r + i) * 16), scale));
             simd512_transpose(v);
             for (uint32_t i = 0; i < 16 && j + i < n; i++) {
                 uint64_t row = y_rows ? y_rows[c0 + j + i] : c0 + j + i;
@@ -133,8 +139,8 @@ static void wide_store_y(const float *c, uint32_t n, __m512 scale, uint32_t rows
         }
 }
 
-static void wide_down(const struct expert_bank *bank, const struct ifx_expert_call *call, uint32_t row0, uint32_t row1,
-                      float *y, uint64_t ldy, const uint32_t *y_rows)
+static void wide_down(const struct expert_bank *bank, const struct ifx_expert_call *call, uint32_t row0,
+                      uint32_t row1, float *y, uint64_t ldy, const uint32_t *y_rows)
 {
     _Alignas(64) float c[EXPERT_BLOCK_ROWS * WIDE_COLUMNS];
     const uint32_t tiles = wide_hidden_tiles(bank);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * wide_f32.h - the wide route with float32 multiply-adds (AVX2, AVX-512): a chunk of weights is decoded to float32 once,
- * then each weight is broadcast against the columns.  Included after narrow.h, whose bank_row_* functions decode.
+ * wide_f32.h - the wide route with float32 multiply-adds (AVX2, AVX-512): a chunk of weights is decoded to
+ * float32 once, then each weight is broadcast against the columns.  Included after narrow.h, whose bank_row_*
+ * functions decode.
  *
- * Scratch: x as float32 [column tile][position][16], then the hidden values likewise; positions padded to whole blocks
- * with zeros.
+ * Scratch: x as float32 [column tile][position][16], then the hidden values likewise; positions padded to whole
+ * blocks with zeros.
  */
 #ifndef COMMON_EXPERT_WIDE_F32_H
 #define COMMON_EXPERT_WIDE_F32_H
@@ -111,7 +112,8 @@ static void wide_decode(const struct expert_bank *bank, const uint8_t *block, ui
             if (BANK_ROW_SCALES > 0 && r * BANK_ROW_SCALES % EXPERT_LINE == 0)
                 _mm_prefetch((const char *)expert_scales(block, r) + WIDE_AHEAD, _MM_HINT_T0);
             for (uint32_t half = 0; half < 16 / VEC_LANES; half++) {
-                struct bank_row row = bank_row_open(bank->tables, expert_line(block, r), expert_scales(block, r), half);
+                struct bank_row row =
+                    bank_row_open(bank->tables, expert_line(block, r), expert_scales(block, r), half);
 #pragma GCC unroll 8
                 for (uint32_t s = 0; s < BANK_STEPS; s++)
                     vec_store(a + (size_t)r * WIDE_CHUNK + s * 16 + half * VEC_LANES, bank_row_step(&row, s));
@@ -120,8 +122,8 @@ static void wide_decode(const struct expert_bank *bank, const uint8_t *block, ui
 }
 
 /* c[R rows][V vectors] += a[R rows][positions] * b; second vectors are b_next and c_next further. */
-EXPERT_INLINE void wide_rows(const float *a, uint32_t positions, const float *b, size_t b_next, float *c, size_t c_next,
-                             const uint32_t R, const uint32_t V)
+EXPERT_INLINE void wide_rows(const float *a, uint32_t positions, const float *b, size_t b_next, float *c,
+                             size_t c_next, const uint32_t R, const uint32_t V)
 {
     vec acc[16][2], x[2];
 #pragma GCC unroll 16
@@ -149,14 +151,15 @@ EXPERT_INLINE void wide_rows(const float *a, uint32_t positions, const float *b,
             vec_store(c + r * 16 + v * c_next, acc[r][v]);
 }
 
-static __attribute__((noinline)) void wide_rows_pair(const float *a, uint32_t positions, const float *b, size_t b_next,
-                                                     float *c, size_t c_next)
+static __attribute__((noinline)) void wide_rows_pair(const float *a, uint32_t positions, const float *b,
+                                                     size_t b_next, float *c, size_t c_next)
 {
     for (uint32_t r = 0; r < EXPERT_BLOCK_ROWS; r += WIDE_PAIR_ROWS)
         wide_rows(a + (size_t)r * WIDE_CHUNK, positions, b, b_next, c + r * 16, c_next, WIDE_PAIR_ROWS, 2);
 }
 
-static __attribute__((noinline)) void wide_rows_single(const float *a, uint32_t positions, const float *b, float *c)
+static __attribute__((noinline)) void wide_rows_single(const float *a, uint32_t positions, const float *b,
+                                                       float *c)
 {
     for (uint32_t r = 0; r < EXPERT_BLOCK_ROWS; r += WIDE_SINGLE_ROWS)
         wide_rows(a + (size_t)r * WIDE_CHUNK, positions, b, 0, c + r * 16, 0, WIDE_SINGLE_ROWS, 1);
@@ -181,7 +184,8 @@ static void wide_product(const struct expert_bank *bank, const uint8_t *panel, u
     }
 }
 
-static void wide_gate_up(const struct expert_bank *bank, const struct ifx_expert_call *call, uint32_t row0, uint32_t row1)
+static void wide_gate_up(const struct expert_bank *bank, const struct ifx_expert_call *call, uint32_t row0,
+                         uint32_t row1)
 {
     _Alignas(64) float c[EXPERT_BLOCK_ROWS * WIDE_COLUMNS];
     const size_t x_tile = wide_x_positions(bank) * 16, hidden_tile = wide_hidden_positions(bank) * 16;
@@ -198,7 +202,8 @@ static void wide_gate_up(const struct expert_bank *bank, const struct ifx_expert
                     const float *at = c + j / 16 * 512 + i * 16 + j % 16;
                     __m256 g = _mm256_mul_ps(_mm256_loadu_ps(at), gate_scale);
                     __m256 u = _mm256_mul_ps(_mm256_loadu_ps(at + 256), up_scale);
-                    _mm256_storeu_ps(hidden + j / 16 * hidden_tile + ((size_t)p * 16 + i) * 16 + j % 16, simd_hidden(g, u));
+                    _mm256_storeu_ps(hidden + j / 16 * hidden_tile + ((size_t)p * 16 + i) * 16 + j % 16,
+                                     simd_hidden(g, u));
                 }
         }
     }
@@ -227,8 +232,8 @@ static void wide_store_y8(const float *c, uint32_t n, __m256 scale, uint32_t row
     }
 }
 
-static void wide_down(const struct expert_bank *bank, const struct ifx_expert_call *call, uint32_t row0, uint32_t row1,
-                      float *y, uint64_t ldy, const uint32_t *y_rows)
+static void wide_down(const struct expert_bank *bank, const struct ifx_expert_call *call, uint32_t row0,
+                      uint32_t row1, float *y, uint64_t ldy, const uint32_t *y_rows)
 {
     _Alignas(64) float c[EXPERT_BLOCK_ROWS * WIDE_COLUMNS];
     const size_t hidden_tile = wide_hidden_positions(bank) * 16;
@@ -238,10 +243,11 @@ static void wide_down(const struct expert_bank *bank, const struct ifx_expert_ca
         const float *hidden = wide_hidden(bank, call) + c0 / 16 * hidden_tile;
         for (uint32_t r0 = row0; r0 < row1; r0 += 32) {
             uint32_t rows = row1 - r0 < 32 ? row1 - r0 : 32;
-            wide_product(bank, expert_down_panel(bank, call->record, r0 / 32), bank->down_blocks, hidden, hidden_tile, n, c);
+            wide_product(bank, expert_down_panel(bank, call->record, r0 / 32), bank->down_blocks, hidden,
+                         hidden_tile, n, c);
             for (uint32_t j = 0; j < n; j += 8)
-                wide_store_y8(c + j / 16 * 512 + j % 16, n - j < 8 ? n - j : 8, scale, rows, y + (r0 - row0), ldy, y_rows,
-                              c0 + j);
+                wide_store_y8(c + j / 16 * 512 + j % 16, n - j < 8 ? n - j : 8, scale, rows, y + (r0 - row0), ldy,
+                              y_rows, c0 + j);
         }
     }
 }

@@ -11,7 +11,8 @@ struct bank_row {
     __m512i words;
 };
 
-static inline struct bank_row bank_row_open(const void *tables, const uint8_t *line, const uint8_t *scales, uint32_t half)
+static inline struct bank_row bank_row_open(const void *tables, const uint8_t *line, const uint8_t *scales,
+                                            uint32_t half)
 {
     (void)tables;
     (void)scales;

@@ -12,7 +12,8 @@ struct bank_row {
     __m256 scale[BANK_BLOCK_K / BANK_GROUP];
 };
 
-static inline struct bank_row bank_row_open(const void *tables, const uint8_t *line, const uint8_t *scales, uint32_t half)
+static inline struct bank_row bank_row_open(const void *tables, const uint8_t *line, const uint8_t *scales,
+                                            uint32_t half)
 {
     (void)tables;
     struct bank_row row;

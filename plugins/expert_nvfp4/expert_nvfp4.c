@@ -192,8 +192,8 @@ static void nvfp4_import_row(const struct expert_bank *bank, const struct ifx_ex
         uint8_t *line = block + (size_t)block_row * EXPERT_LINE;
         for (uint32_t k = 0; k < count; k++)
             nvfp4_put_code(line, k, (uint8_t)(codes[(k0 + k) / 2] >> 4 * (k & 1) & 15));
-        memcpy(block + EXPERT_BLOCK_ROWS * EXPERT_LINE + (size_t)block_row * BANK_ROW_SCALES, scales + k0 / BANK_GROUP,
-               count / BANK_GROUP);
+        memcpy(block + EXPERT_BLOCK_ROWS * EXPERT_LINE + (size_t)block_row * BANK_ROW_SCALES,
+               scales + k0 / BANK_GROUP, count / BANK_GROUP);
     }
 }
 
@@ -226,7 +226,8 @@ static const struct ifx_assist_policy nvfp4_policy = {
 static const struct ifx_expert_ops nvfp4_ops = {
     .struct_size = sizeof(struct ifx_expert_ops),
     .format = BANK_NAME,
-    .description = "NVFP4 W4A16: e2m1 weights, one e4m3 scale a group of 16, one float32 scale a matrix, 4.5 bits a weight",
+    .description =
+        "NVFP4 W4A16: e2m1 weights, one e4m3 scale a group of 16, one float32 scale a matrix, 4.5 bits a weight",
     .policy = &nvfp4_policy,
     .record_bytes = expert_record_bytes,
     .open = expert_open,

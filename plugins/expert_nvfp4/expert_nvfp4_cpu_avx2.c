@@ -7,8 +7,8 @@
 #include "../common_expert/bank.h"
 #include "../common_expert/vec_avx2.h"
 
-/* A float32 e2m1 value has only its two upper bytes set, so two byte look-ups decode 32 codes at once.  pair[j] holds the
- * upper halves of steps j and j + 4. */
+/* A float32 e2m1 value has only its two upper bytes set, so two byte look-ups decode 32 codes at once.  pair[j]
+ * holds the upper halves of steps j and j + 4. */
 struct bank_row {
     __m256i pair[4];
     const uint8_t *scales;
@@ -21,7 +21,8 @@ static const uint8_t nvfp4_upper[16] = {0x00, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40
 static const uint8_t nvfp4_lower[16] = {0x00, 0x00, 0x80, 0xc0, 0x00, 0x40, 0x80, 0xc0,
                                         0x00, 0x00, 0x80, 0xc0, 0x00, 0x40, 0x80, 0xc0};
 
-static inline struct bank_row bank_row_open(const void *tables, const uint8_t *line, const uint8_t *scales, uint32_t half)
+static inline struct bank_row bank_row_open(const void *tables, const uint8_t *line, const uint8_t *scales,
+                                            uint32_t half)
 {
     const __m256i upper = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)nvfp4_upper));
     const __m256i lower = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)nvfp4_lower));
@@ -42,7 +43,8 @@ static inline struct bank_row bank_row_open(const void *tables, const uint8_t *l
 static inline vec bank_row_step(const struct bank_row *row, uint32_t step)
 {
     __m256i pair = row->pair[step % 4];
-    __m256i value = step < 4 ? _mm256_slli_epi32(pair, 16) : _mm256_and_si256(pair, _mm256_set1_epi32((int)0xffff0000u));
+    __m256i value =
+        step < 4 ? _mm256_slli_epi32(pair, 16) : _mm256_and_si256(pair, _mm256_set1_epi32((int)0xffff0000u));
     return _mm256_mul_ps(_mm256_castsi256_ps(value), _mm256_broadcast_ss(&row->tables->scale[row->scales[step]]));
 }
 

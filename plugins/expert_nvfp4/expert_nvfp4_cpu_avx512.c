@@ -14,7 +14,8 @@ struct bank_row {
     const struct bank_tables *tables;
 };
 
-static inline struct bank_row bank_row_open(const void *tables, const uint8_t *line, const uint8_t *scales, uint32_t half)
+static inline struct bank_row bank_row_open(const void *tables, const uint8_t *line, const uint8_t *scales,
+                                            uint32_t half)
 {
     (void)half;
     return (struct bank_row){line, scales, tables};
@@ -22,8 +23,8 @@ static inline struct bank_row bank_row_open(const void *tables, const uint8_t *l
 
 static inline vec bank_row_step(const struct bank_row *row, uint32_t step)
 {
-    /* Only bits 0..3 of an index count, so a load one byte further is a shift by 8 that costs no vector operation; the
-     * last lane then takes bits of the next line or the scales, which do not count. */
+    /* Only bits 0..3 of an index count, so a load one byte further is a shift by 8 that costs no vector
+     * operation; the last lane then takes bits of the next line or the scales, which do not count. */
     __m512i index = _mm512_loadu_si512(row->line + step / 2);
     if (step % 2)
         index = _mm512_srli_epi32(index, 4);

@@ -4,10 +4,10 @@
  * 16 input positions, one float32 scale a matrix; weight = e2m1 * e4m3 (exact in bf16), times the tensor scale.
  *
  * Header (64 bytes): the tensor scales of gate, up and down (float32), then zeros.
- * A line (64 bytes) is one row's 128 input positions as sixteen 32-bit words: bits 4 j .. 4 j + 3 of word l are the
- * code of position 16 j + l.  So a shift by 4 j puts the codes of group j, 16 consecutive positions, where a table
- * look-up of 16 lanes takes them.  The row's scales in the block are its 8 e4m3 codes in order.
- * See common_expert/bank.h for the rest.
+ * A line (64 bytes) is one row's 128 input positions as sixteen 32-bit words: bits 4 j .. 4 j + 3 of word l are
+ * the code of position 16 j + l.  So a shift by 4 j puts the codes of group j, 16 consecutive positions, where a
+ * table look-up of 16 lanes takes them.  The row's scales in the block are its 8 e4m3 codes in order. See
+ * common_expert/bank.h for the rest.
  */
 #ifndef EXPERT_NVFP4_FORMAT_H
 #define EXPERT_NVFP4_FORMAT_H
@@ -45,8 +45,8 @@ static inline float bank_tensor_scale(const void *record, uint32_t matrix)
     return scale;
 }
 
-/* What the vector objects look up: for each e4m3 code and each e2m1 code their product, as float32 and as a bf16 in the
- * low half of a word; and the e4m3 codes alone. */
+/* What the vector objects look up: for each e4m3 code and each e2m1 code their product, as float32 and as a bf16
+ * in the low half of a word; and the e4m3 codes alone. */
 struct bank_tables {
     float product[256][16];
     uint32_t product_low[256][16];

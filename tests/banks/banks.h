@@ -38,8 +38,8 @@ void fixture_close(struct suite *suite, struct fixture *f);
 uint8_t *random_record(struct suite *suite, const struct fixture *f, uint64_t seed);
 
 /* Runs a whole call with the rows cut at `cuts` places and canaries round everything written.  y[n][H]. */
-int run_call(struct suite *suite, const struct fixture *f, const uint16_t *x, uint32_t n, uint32_t cuts, uint64_t seed,
-             float *y);
+int run_call(struct suite *suite, const struct fixture *f, const uint16_t *x, uint32_t n, uint32_t cuts,
+             uint64_t seed, float *y);
 
 void test_narrow(struct suite *suite);
 void test_wide(struct suite *suite);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * banks_forward.c - the CPU routes of a bank: narrow calls bit for bit against the canonical definition, wide calls
- * against decode_row in double.
+ * banks_forward.c - the CPU routes of a bank: narrow calls bit for bit against the canonical definition, wide
+ * calls against decode_row in double.
  */
 #include "banks.h"
 
-static const uint32_t shapes[][2] = {{128, 128}, {64, 32}, {32, 16}, {16, 48}, {176, 80}, {272, 144}, {512, 304},
-                                     {640, 96}, {1040, 128}};
+static const uint32_t shapes[][2] = {{128, 128}, {64, 32},   {32, 16},  {16, 48},   {176, 80},
+                                     {272, 144}, {512, 304}, {640, 96}, {1040, 128}};
 /* what only a bank without a multiple to keep can hold */
 static const uint32_t odd_shapes[][2] = {{1, 1}, {5, 3}, {33, 31}, {100, 65}, {257, 130}};
 
@@ -84,8 +84,8 @@ static void narrow_shape(struct suite *suite, uint32_t h, uint32_t inter)
                 run_call(suite, &f, x, n, cuts, n * 31 + cuts, got);
                 for (uint32_t i = 0; i < n * h; i++)
                     if (!expect(suite, ifx_f32_bits(got[i]) == ifx_f32_bits(want[i]),
-                                "%ux%u, %u columns, %u cuts, %s: column %u row %u: expected %a, got %a", h, inter, n,
-                                cuts, mini_level_name(level), i / h, i % h, (double)want[i], (double)got[i]))
+                                "%ux%u, %u columns, %u cuts, %s: column %u row %u: expected %a, got %a", h, inter,
+                                n, cuts, mini_level_name(level), i / h, i % h, (double)want[i], (double)got[i]))
                         break;
             }
         fixture_close(suite, &f);
@@ -109,8 +109,8 @@ void test_narrow(struct suite *suite)
 /* ---- wide ---- */
 
 /* out[c][row] = dot in double; magnitude[c][row] = sum of |w x|, the scale of its rounding error. */
-static void oracle_product(struct suite *suite, const struct fixture *f, uint32_t matrix, const double *x, uint32_t n,
-                           double *out, double *magnitude)
+static void oracle_product(struct suite *suite, const struct fixture *f, uint32_t matrix, const double *x,
+                           uint32_t n, double *out, double *magnitude)
 {
     uint32_t rows = matrix == IFX_DOWN ? f->shape.hidden : f->shape.inter;
     uint32_t k_count = matrix == IFX_DOWN ? f->shape.inter : f->shape.hidden;
@@ -135,9 +135,9 @@ struct oracle {
     double *bound; /* [n][H]: largest error that a right wide route can have */
 };
 
-/* Rounds the hidden values as the contract says, and leaves in slack[i] how far value i may be off when g and u carry
- * a relative error of eps against the sum of their terms' magnitudes: nothing, or a step of bf16 where that may
- * fall on the other side of a rounding boundary. */
+/* Rounds the hidden values as the contract says, and leaves in slack[i] how far value i may be off when g and u
+ * carry a relative error of eps against the sum of their terms' magnitudes: nothing, or a step of bf16 where that
+ * may fall on the other side of a rounding boundary. */
 static void oracle_hidden(uint64_t count, double eps, double *g, const double *u, const double *g_mag,
                           const double *u_mag, double *slack)
 {
@@ -153,7 +153,8 @@ static void oracle_hidden(uint64_t count, double eps, double *g, const double *u
 }
 
 /* eps: relative error that a product may have against the sum of its terms' magnitudes. */
-static struct oracle oracle_call(struct suite *suite, const struct fixture *f, const uint16_t *x, uint32_t n, double eps)
+static struct oracle oracle_call(struct suite *suite, const struct fixture *f, const uint16_t *x, uint32_t n,
+                                 double eps)
 {
     uint32_t h = f->shape.hidden, inter = f->shape.inter;
     uint64_t hidden_count = (uint64_t)n * inter, x_count = (uint64_t)n * h;
@@ -187,9 +188,9 @@ static void wide_compare(struct suite *suite, const struct fixture *f, const str
     uint32_t h = f->shape.hidden;
     for (uint64_t i = 0; i < (uint64_t)n * h; i++)
         if (!expect(suite, fabs((double)got[i] - o->y[i]) <= o->bound[i],
-                    "%ux%u, %u columns, %s: column %u row %u: expected %.8g within %.2e, got %.8g", h, f->shape.inter, n,
-                    mini_level_name(f->host.level), (unsigned)(i / h), (unsigned)(i % h), o->y[i], o->bound[i],
-                    (double)got[i]))
+                    "%ux%u, %u columns, %s: column %u row %u: expected %.8g within %.2e, got %.8g", h,
+                    f->shape.inter, n, mini_level_name(f->host.level), (unsigned)(i / h), (unsigned)(i % h),
+                    o->y[i], o->bound[i], (double)got[i]))
             return;
 }
 
@@ -232,7 +233,8 @@ static void wide_shape(struct suite *suite, uint32_t h, uint32_t inter, const ui
 
 void test_wide(struct suite *suite)
 {
-    static const uint32_t all[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 33, 48, 49, 64, 255, 256, 575, 576, 0};
+    static const uint32_t all[] = {1,  2,  3,  4,  5,  6,  7,   8,   9,   15,  16,
+                                   17, 31, 33, 48, 49, 64, 255, 256, 575, 576, 0};
     static const uint32_t few[] = {9, 17, 33, 64, 0}, huge[] = {1100, 0};
     wide_shape(suite, 176, 80, all);
     wide_shape(suite, 64, 32, all);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * banks_golden.c - import of published NVFP4 tensors against the golden data: every code with every finite scale, one
- * quantised matrix and its product.
+ * banks_golden.c - import of published NVFP4 tensors against the golden data: every code with every finite scale,
+ * one quantised matrix and its product.
  */
 #include "banks.h"
 
@@ -73,9 +73,11 @@ static void check_table(struct suite *suite, struct fixture *f, const float *val
         for (uint32_t g = 0; g < 254; g++) {
             suite->ops->decode_row(f->bank, f->record, m, g * 16 / k_count, row);
             for (uint32_t c = 0; c < 16; c++) {
-                double got = row[g * 16 % k_count + c], want = (double)values[g * 16 + c] * (double)tensor_scales[m];
+                double got = row[g * 16 % k_count + c],
+                       want = (double)values[g * 16 + c] * (double)tensor_scales[m];
                 if (!expect(suite, got == want && signbit(got) == signbit(want),
-                            "matrix %u, scale code 0x%02x, code %u: expected %g, got %g", m, scales[g], c, want, got))
+                            "matrix %u, scale code 0x%02x, code %u: expected %g, got %g", m, scales[g], c, want,
+                            got))
                     return;
             }
         }
@@ -123,9 +125,11 @@ static void test_matrix(struct suite *suite, const struct file *file)
 {
     struct fixture f;
     const uint8_t *weight = find(file, "nvfp4.weight"), *scale = find(file, "nvfp4.weight_scale");
-    const float *tensor_scale = find(file, "nvfp4.weight_scale_2"), *dequantized = find(file, "nvfp4.dequantized");
+    const float *tensor_scale = find(file, "nvfp4.weight_scale_2"),
+                *dequantized = find(file, "nvfp4.dequantized");
     const float *x = find(file, "nvfp4.x"), *y = find(file, "nvfp4.y");
-    if (!expect(suite, weight && scale && tensor_scale && dequantized && x && y, "the golden data has no nvfp4") ||
+    if (!expect(suite, weight && scale && tensor_scale && dequantized && x && y,
+                "the golden data has no nvfp4") ||
         !fixture_open(suite, &f, 64, 16, suite->level))
         return;
     uint8_t codes[16 * 32] = {0}, scales[16 * 4] = {0};
@@ -140,16 +144,16 @@ static void test_matrix(struct suite *suite, const struct file *file)
         double row[64];
         suite->ops->decode_row(f.bank, f.record, IFX_GATE, r, row);
         for (uint32_t k = 0; k < 64; k++)
-            expect(suite, (float)row[k] == dequantized[r * 64 + k], "row %u, position %u: expected %a, got %a", r, k,
-                   (double)dequantized[r * 64 + k], row[k]);
+            expect(suite, (float)row[k] == dequantized[r * 64 + k], "row %u, position %u: expected %a, got %a", r,
+                   k, (double)dequantized[r * 64 + k], row[k]);
         for (uint32_t c = 0; c < 3; c++) {
             double sum = 0, absolute = 0;
             for (uint32_t k = 0; k < 64; k++) {
                 sum += row[k] * (double)x[c * 64 + k];
                 absolute += fabs(row[k] * (double)x[c * 64 + k]);
             }
-            expect(suite, fabs(sum - (double)y[c * 8 + r]) <= 1e-6 * absolute, "y[%u][%u]: expected %.9g, got %.9g", c,
-                   r, (double)y[c * 8 + r], sum);
+            expect(suite, fabs(sum - (double)y[c * 8 + r]) <= 1e-6 * absolute,
+                   "y[%u][%u]: expected %.9g, got %.9g", c, r, (double)y[c * 8 + r], sum);
         }
     }
     free(f.record);

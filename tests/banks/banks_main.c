@@ -113,8 +113,8 @@ static uint32_t cut_rows(uint32_t rows, uint32_t granule, uint32_t cuts, uint64_
     return count;
 }
 
-int run_call(struct suite *suite, const struct fixture *f, const uint16_t *x, uint32_t n, uint32_t cuts, uint64_t seed,
-             float *y)
+int run_call(struct suite *suite, const struct fixture *f, const uint16_t *x, uint32_t n, uint32_t cuts,
+             uint64_t seed, float *y)
 {
     const struct ifx_expert_ops *ops = suite->ops;
     uint32_t h = f->shape.hidden, granule = ops->row_granule ? ops->row_granule : 1, at[70], count, ok = 1;
@@ -142,10 +142,11 @@ int run_call(struct suite *suite, const struct fixture *f, const uint16_t *x, ui
                 ok &= expect(suite, 0, "%ux%u, %u columns, %s: column %u wrote past row %u", h, f->shape.inter, n,
                              mini_level_name(f->host.level), c, h);
     }
-    ok &= expect(suite, guarded_free(call.scratch, scratch_bytes, 0xff), "%ux%u, %u columns, %s: wrote outside scratch",
-                 h, f->shape.inter, n, mini_level_name(f->host.level));
-    ok &= expect(suite, guarded_free(out, y_bytes, 0xfe), "%ux%u, %u columns, %s: wrote outside y", h, f->shape.inter,
-                 n, mini_level_name(f->host.level));
+    ok &= expect(suite, guarded_free(call.scratch, scratch_bytes, 0xff),
+                 "%ux%u, %u columns, %s: wrote outside scratch", h, f->shape.inter, n,
+                 mini_level_name(f->host.level));
+    ok &= expect(suite, guarded_free(out, y_bytes, 0xfe), "%ux%u, %u columns, %s: wrote outside y", h,
+                 f->shape.inter, n, mini_level_name(f->host.level));
     free(rows);
     return (int)ok;
 }

@@ -94,8 +94,8 @@ static void test_quality(struct suite *suite, struct fixture *f)
                    (int)seed, m, error / norm, bound);
             if (strcmp(suite->ops->format, "nvfp4") == 0)
                 expect(suite, error < 0.95 * amax_error(w.m[m]),
-                       "seed %d, matrix %u: squared error %.4e is not below that of the amax method, %.4e", (int)seed,
-                       m, error, amax_error(w.m[m]));
+                       "seed %d, matrix %u: squared error %.4e is not below that of the amax method, %.4e",
+                       (int)seed, m, error, amax_error(w.m[m]));
         }
     }
 }
@@ -117,8 +117,8 @@ static void test_special_rows(struct suite *suite, struct fixture *f)
         expect(suite, fabs(row[7] - 40.0) < 40.0 * 1e-3, "outlier: expected 40 within 1e-3, got %g", row[7]);
         for (int k = 32; k < H; k++) /* the outlier costs only its own group */
             expect(suite, fabs(row[k] - (double)w.m[IFX_GATE][5 * H + k]) < 1.5e-3,
-                   "position %d beside the outlier's group: expected %g, got %g", k, (double)w.m[IFX_GATE][5 * H + k],
-                   row[k]);
+                   "position %d beside the outlier's group: expected %g, got %g", k,
+                   (double)w.m[IFX_GATE][5 * H + k], row[k]);
     }
     memset(&w, 0, sizeof w);
     expect(suite, pack(suite, f, &w) == 0, "pack of zeros: %s", f->host.error);
@@ -139,11 +139,12 @@ static void test_refused(struct suite *suite, struct fixture *f)
             f->host.error[0] = 0;
             int32_t status = pack(suite, f, &w);
             expect(suite, status == IFX_EFORMAT && f->host.error[0],
-                   "a weight of %g in matrix %u: expected %d and a text, got %d (%s)", (double)bad[b], m, IFX_EFORMAT,
-                   status, f->host.error);
+                   "a weight of %g in matrix %u: expected %d and a text, got %d (%s)", (double)bad[b], m,
+                   IFX_EFORMAT, status, f->host.error);
         }
     double row[H];
-    expect(suite, suite->ops->decode_row(f->bank, f->record, IFX_GATE, I, row) < 0, "decode_row took row %d of %d", I, I);
+    expect(suite, suite->ops->decode_row(f->bank, f->record, IFX_GATE, I, row) < 0,
+           "decode_row took row %d of %d", I, I);
     expect(suite, suite->ops->decode_row(f->bank, f->record, 3, 0, row) < 0, "decode_row took matrix 3");
     expect(suite, suite->ops->gate_up(f->bank, &(struct ifx_expert_call){.n = 1}, 8, I) < 0,
            "gate_up took a range that starts at row 8");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * mini_host.h - the least host a bank needs, for programs that must run with libc, libm, pthread and dl alone: loads a
- * plugin file and opens instances at a chosen CPU level.
+ * mini_host.h - the least host a bank needs, for programs that must run with libc, libm, pthread and dl alone:
+ * loads a plugin file and opens instances at a chosen CPU level.
  */
 #ifndef MINI_HOST_H
 #define MINI_HOST_H
