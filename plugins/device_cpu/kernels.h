@@ -14,7 +14,8 @@
 #define CPU_ROWS_MAX 128u /* a multiple of 32 */
 #define CPU_KC       256u /* inputs a block of the float32 product; a multiple of 32 */
 #define CPU_KC16     512u /* and of the bf16 product: as many bytes */
-#define CPU_NB       256u /* columns */
+#define CPU_NB       256u /* columns: of the bf16 product */
+#define CPU_NB32     128u /* and of the float32 product: all blocks in 512 KiB of cache */
 #define CPU_LDC      (CPU_NB + 16u + 32u) /* row of the output block: an odd number of cache lines */
 #define CPU_PANEL    16u /* columns a packed panel */
 /* Per-worker scratch of the wide product: output block, decoded weight block. */

@@ -6,7 +6,7 @@
 
 /* ---- convolution: blocks of channels, weights and window transposed into rows of one tap each ---- */
 
-enum { CONV_BLOCK = 64, CONV_TAPS = 8 };
+enum { CONV_BLOCK = 256, CONV_TAPS = 8 };
 
 static void conv_block(const struct ifx_conv *op, uint64_t c0, uint32_t width)
 {
@@ -18,16 +18,27 @@ static void conv_block(const struct ifx_conv *op, uint64_t c0, uint32_t width)
         for (uint32_t j = 0; j < kept; j++)
             past[j][c] = op->state[(c0 + c) * kept + j];
     }
-    for (uint64_t t = 0; t < op->n; t++)
-        for (uint32_t i = 0; i < width; i += VW) {
-            uint32_t left = width - i;
-            vf sum = v_zero();
-            for (uint32_t j = 0; j < taps; j++) {
-                const float *in = t + j < kept ? past[t + j] + i : op->x + (t + j - kept) * op->ldx + c0 + i;
-                sum = v_fma(v_get(w[j] + i, left), v_get(in, left), sum);
-            }
-            v_put(op->y + t * op->ldy + c0 + i, v_silu(sum), left);
+    for (uint64_t t = 0; t < op->n; t++) {
+        const float *in[CONV_TAPS];
+        for (uint32_t j = 0; j < taps; j++)
+            in[j] = t + j < kept ? past[t + j] : op->x + (t + j - kept) * op->ldx + c0;
+        float *y = op->y + t * op->ldy + c0;
+        uint32_t i = 0;
+        for (; taps == 4 && i + VW <= width; i += VW) {
+            vf sum = v_mul(v_load(w[0] + i), v_load(in[0] + i));
+            sum = v_fma(v_load(w[1] + i), v_load(in[1] + i), sum);
+            sum = v_fma(v_load(w[2] + i), v_load(in[2] + i), sum);
+            sum = v_fma(v_load(w[3] + i), v_load(in[3] + i), sum);
+            v_store(y + i, v_silu(sum));
         }
+        for (; i < width; i += VW) {
+            uint32_t left = width - i;
+            vf sum = v_mul(v_get(w[0] + i, left), v_get(in[0] + i, left));
+            for (uint32_t j = 1; j < taps; j++)
+                sum = v_fma(v_get(w[j] + i, left), v_get(in[j] + i, left), sum);
+            v_put(y + i, v_silu(sum), left);
+        }
+    }
     for (uint32_t j = 0; j < kept; j++) {
         const float *in = op->n + j < kept ? past[op->n + j] : op->x + (op->n + j - kept) * op->ldx + c0;
         for (uint32_t c = 0; c < width; c++)
@@ -135,7 +146,8 @@ struct small {
     float sign; /* 0: C = A B; 1: C += A B; -1: C -= A B */
 };
 
-V_INLINE void small_tile(const struct small *s, uint64_t i, uint64_t j, uint64_t left, const int R, const int V)
+/* R rows x V vectors; b is the strip of B, rows V * VW apart. */
+V_INLINE void small_tile(const struct small *s, const float *strip, uint64_t i, uint64_t j, uint64_t left, const int R, const int V)
 {
     vf acc[V_MR][4];
     UNROLL for (int r = 0; r < R; r++)
@@ -144,7 +156,7 @@ V_INLINE void small_tile(const struct small *s, uint64_t i, uint64_t j, uint64_t
     for (uint64_t l = 0; l < s->k; l++) {
         vf b[4];
         UNROLL for (int v = 0; v < V; v++)
-            b[v] = v_get(s->b + l * s->ldb + j + v * VW, left);
+            b[v] = v_load(strip + l * (uint64_t)(V * VW) + v * VW);
         UNROLL for (int r = 0; r < R; r++) {
             vf a = v_set1(s->a[(i + (uint64_t)r) * s->row + l * s->col]);
             UNROLL for (int v = 0; v < V; v++)
@@ -161,15 +173,24 @@ V_INLINE void small_tile(const struct small *s, uint64_t i, uint64_t j, uint64_t
         }
 }
 
+/* One strip of columns.  It is copied together first: its rows are often so far apart that they fight for a few sets of the
+ * cache. */
 V_INLINE void small_rows(const struct small *s, uint64_t j, uint64_t left, const int V)
 {
+    float strip[256 * 2 * VW];
     uint64_t i = 0;
+    for (uint64_t l = 0; l < s->k; l++)
+        UNROLL for (int v = 0; v < V; v++)
+            v_store(strip + l * (uint64_t)(V * VW) + v * VW, v_get(s->b + l * s->ldb + j + v * VW, left));
     for (; i + V_MR <= s->m; i += V_MR)
-        small_tile(s, i, j, left, V_MR, V);
+        small_tile(s, strip, i, j, left, V_MR, V);
+    for (; V_MR > 4 && i + 4 <= s->m; i += 4)
+        small_tile(s, strip, i, j, left, V_MR > 4 ? 4 : 1, V);
     for (; i < s->m; i++)
-        small_tile(s, i, j, left, 1, V);
+        small_tile(s, strip, i, j, left, 1, V);
 }
 
+/* k is at most 256: a head's width or a chunk's length. */
 static void small_product(const struct small *s)
 {
     enum { V = V_MR <= 2 ? 1 : 2 };
@@ -187,7 +208,7 @@ struct chunk {
     uint64_t c;
     float *q, *k;  /* [c, dk] normalised */
     float *kt;     /* [dk, CPU_CHUNK] */
-    float *kd;     /* [c, dk]: k_s exp(G_c - G_s) */
+    float *kd;     /* [dk, CPU_CHUNK]: k_s exp(G_c - G_s) */
     float *u;      /* [c, dv] */
     float *o;      /* [c, dv] */
     float *lower;  /* [c, CPU_CHUNK]: beta_t exp(G_t - G_s) k_t . k_s, s < t */
@@ -195,6 +216,20 @@ struct chunk {
     float *decay;  /* [c]: exp(G_t) */
     double G[CPU_CHUNK]; /* cumulative log decay: differences of it stay exact enough, and are never positive */
 };
+
+/* out[i, t] = x[t, i], rows of out CPU_CHUNK apart; what lies past the last t of a row is zero up to a whole vector. */
+static void transpose(const float *x, uint64_t n, uint64_t width, float *out)
+{
+    for (uint64_t t = 0; t < n; t += VW)
+        for (uint64_t i = 0; i < width; i += VW) {
+            vf block[VW];
+            for (uint64_t r = 0; r < VW; r++)
+                block[r] = t + r < n ? v_get(x + (t + r) * width + i, width - i) : v_zero();
+            v_transpose(block);
+            for (uint64_t r = 0; r < VW && i + r < width; r++)
+                v_store(out + (i + r) * CPU_CHUNK + t, block[r]);
+        }
+}
 
 /* A log decay after which nothing is left; lower ones count as this, so that no difference is infinity minus infinity. */
 #define GONE (-1e4)
@@ -209,15 +244,18 @@ static void chunk_load(const struct ifx_gated_delta *op, uint64_t head, uint64_t
         ch->G[t] = sum;
         l2_normalise(op->q + (t0 + t) * op->ldq + key_head * dk, dk, (float)(1.0 / sqrt((double)dk)), ch->q + t * dk);
         l2_normalise(op->k + (t0 + t) * op->ldk + key_head * dk, dk, 1.0f, ch->k + t * dk);
-        for (uint64_t i = 0; i < dk; i++)
-            ch->kt[i * CPU_CHUNK + t] = ch->k[t * dk + i];
     }
+    transpose(ch->k, ch->c, dk, ch->kt);
+    float to_end[CPU_CHUNK] = {0};
     for (uint64_t t = 0; t < ch->c; t++) {
-        float to_end = expf((float)(sum - ch->G[t]));
+        to_end[t] = expf((float)(sum - ch->G[t]));
         ch->decay[t] = expf((float)ch->G[t]);
-        for (uint64_t i = 0; i < dk; i += VW)
-            v_put(ch->kd + t * dk + i, v_mul(v_get(ch->k + t * dk + i, dk - i), v_set1(to_end)), dk - i);
     }
+    for (uint64_t i = 0; i < dk; i++)
+        for (uint64_t t = 0; t < ch->c; t += VW) {
+            vf k = v_get(ch->kt + i * CPU_CHUNK + t, ch->c - t);
+            v_put(ch->kd + i * CPU_CHUNK + t, v_mul(k, v_load(to_end + t)), ch->c - t);
+        }
 }
 
 /* Multiplies row t by the decays from s to t and clears what lies in the future. */
@@ -291,7 +329,7 @@ static void delta_chunk(const struct ifx_gated_delta *op, uint64_t head, uint64_
     vf end = v_set1(ch->decay[c - 1]);
     for (uint64_t i = 0; i < dk * dv; i += VW)
         v_put(S + i, v_mul(end, v_get(S + i, dk * dv - i)), dk * dv - i);
-    s = (struct small){ch->kd, 1, dk, ch->u, dv, S, dv, dk, dv, c, 1.0f};
+    s = (struct small){ch->kd, CPU_CHUNK, 1, ch->u, dv, S, dv, dk, dv, c, 1.0f};
     small_product(&s);
 }
 

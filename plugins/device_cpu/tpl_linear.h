@@ -80,7 +80,7 @@ V_INLINE void narrow_tile(const struct cpu_narrow *t, const uint32_t dtype, uint
 V_INLINE void narrow_columns(const struct cpu_narrow *t, const uint32_t dtype, uint64_t r0, uint64_t r1, uint32_t c0,
                              const int C)
 {
-    const int fit = V_NARROW / (C * VN), R = fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
+    const int fit = V_NARROW / (C * VN), R = fit >= 4 ? 4 : fit >= 1 ? fit : 1;
     uint64_t r = r0;
     for (; r + (uint64_t)R <= r1; r += (uint64_t)R)
         narrow_tile(t, dtype, r, c0, R, C);
@@ -88,24 +88,25 @@ V_INLINE void narrow_columns(const struct cpu_narrow *t, const uint32_t dtype, u
         narrow_tile(t, dtype, r, c0, 1, C);
 }
 
-/* Columns in groups of at most four; the rows of a group of calls are few enough to be in the first cache for the second. */
+/* Columns in groups that leave registers for several rows; a few rows at a time, so that they are in the first cache for
+ * all groups but the first. */
 V_INLINE void narrow_dtype(const struct cpu_narrow *t, const uint32_t dtype)
 {
-    for (uint64_t r = t->r0; r < t->r1; r += 2) {
-        uint64_t end = t->n <= 4 ? t->r1 : r + 2 < t->r1 ? r + 2 : t->r1;
-        for (uint32_t c = 0; c < t->n; c += 4) {
+    uint64_t block = t->n <= V_NC ? t->r1 - t->r0 : 12 / V_NC * 2;
+    for (uint64_t r = t->r0; r < t->r1; r += block) {
+        uint64_t end = t->r1 - r < block ? t->r1 : r + block;
+        for (uint32_t c = 0, step; c < t->n; c += step) {
             uint32_t left = t->n - c;
-            if (left >= 4)
+            step = left == 3 ? 3 : left < V_NC ? left : V_NC;
+            if (step == 4)
                 narrow_columns(t, dtype, r, end, c, 4);
-            else if (left == 3)
+            else if (step == 3)
                 narrow_columns(t, dtype, r, end, c, 3);
-            else if (left == 2)
+            else if (step == 2)
                 narrow_columns(t, dtype, r, end, c, 2);
             else
                 narrow_columns(t, dtype, r, end, c, 1);
         }
-        if (t->n <= 4)
-            return;
     }
 }
 
@@ -174,12 +175,19 @@ V_INLINE void decode_row(const struct ifx_weight *w, const uint32_t dtype, uint6
     }
 }
 
-/* Rows of the task as float32, CPU_KC apart, then zero rows up to a whole register block. */
+/* Rows of the task as float32, CPU_KC apart, then zero rows up to a whole register block.  The next block is asked for on the
+ * way: rows are too far apart for the hardware to guess it. */
 static void decode_block(const struct cpu_wide *t, uint64_t k, uint32_t kc, uint32_t padded, float *out)
 {
-    uint32_t rows = (uint32_t)(t->r1 - t->r0);
+    uint32_t rows = (uint32_t)(t->r1 - t->r0), size = t->w->dtype == IFX_F32 ? 4 : t->w->dtype == IFX_BF16 ? 2 : 1;
+    uint64_t width = t->w->dtype == IFX_W8G32 ? ((uint64_t)t->w->cols + 31) / 32 * 32 : t->w->cols;
     for (uint32_t r = 0; r < rows; r++) {
         float *row = out + (uint64_t)r * CPU_KC;
+        const char *next = (const char *)t->w->data + ((t->r0 + r) * width + k + CPU_KC) * size;
+        uint64_t ahead = k + CPU_KC < width ? width - k - CPU_KC : 0;
+        ahead = ahead < CPU_KC ? ahead : CPU_KC;
+        for (uint64_t i = 0; i < ahead * size; i += 64)
+            __builtin_prefetch(next + i, 0, 2);
         if (t->w->dtype == IFX_BF16)
             decode_row(t->w, IFX_BF16, t->r0 + r, k, kc, row);
         else if (t->w->dtype == IFX_F32)
@@ -234,8 +242,8 @@ static void wide_f32(const struct cpu_wide *t)
     float *c = t->scratch, *w = (float *)((char *)t->scratch + CPU_C_BYTES);
     uint32_t rows = (uint32_t)(t->r1 - t->r0), padded = (rows + V_MR - 1) / V_MR * V_MR;
     uint64_t cols = t->w->cols, panel = cols * CPU_PANEL;
-    for (uint32_t j0 = 0; j0 < t->n; j0 += CPU_NB) {
-        uint32_t columns = t->n - j0 < CPU_NB ? t->n - j0 : CPU_NB;
+    for (uint32_t j0 = 0; j0 < t->n; j0 += CPU_NB32) {
+        uint32_t columns = t->n - j0 < CPU_NB32 ? t->n - j0 : CPU_NB32;
         uint32_t panels = (columns + CPU_PANEL - 1) / CPU_PANEL;
         for (uint64_t k = 0; k < cols; k += CPU_KC) {
             uint32_t kc = cols - k < CPU_KC ? (uint32_t)(cols - k) : CPU_KC;

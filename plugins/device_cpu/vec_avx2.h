@@ -16,7 +16,8 @@ enum {
     VW = 8,
     V_MR = 6,
     V_P = 1,
-    V_NARROW = 12
+    V_NARROW = 4,
+    V_NC = 4
 };
 
 V_INLINE vf v_set1(float x) { return _mm256_set1_ps(x); }

@@ -16,7 +16,8 @@ enum {
     VW = 16,
     V_MR = 8,
     V_P = 3,
-    V_NARROW = 16
+    V_NARROW = 8,
+    V_NC = 4
 };
 
 V_INLINE vf v_set1(float x) { return _mm512_set1_ps(x); }

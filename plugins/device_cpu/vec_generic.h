@@ -17,7 +17,8 @@ enum {
     VW = 16,      /* floats a vector */
     V_MR = 2,     /* rows of the product's register block */
     V_P = 1,      /* 16-column panels of it, at most */
-    V_NARROW = 4  /* vectors of accumulators that a narrow block keeps */
+    V_NARROW = 4, /* vectors of accumulators that a narrow block keeps */
+    V_NC = 4      /* columns of it, but for a group of three */
 };
 
 V_INLINE vf v_set1(float x)
