@@ -26,7 +26,7 @@ nothing_left() { [ -z "$(ls -A "$dir")" ] || fail "$1: left behind: $(ls -A "$di
 expect 2 "are needed" "$IFX_PROGRAM" convert "$moe"
 expect 2 "bf16 and int8" "$IFX_PROGRAM" convert "$moe" "$dir/m.infernix" --dense int4
 expect 2 "dense-named" "$IFX_PROGRAM" convert "$moe" "$dir/m.infernix" --dense-named q_proj
-expect 1 "nvfp5" "$IFX_PROGRAM" convert "$moe" "$dir/m.infernix" --experts nvfp5
+expect 2 "nvfp5" "$IFX_PROGRAM" convert "$moe" "$dir/m.infernix" --experts nvfp5
 expect 1 "No such file" "$IFX_PROGRAM" convert "$dir/nowhere" "$dir/m.infernix"
 expect 1 "no/such" "$IFX_PROGRAM" convert "$moe" "$dir/no/such/m.infernix"
 expect 1 "directory" "$IFX_PROGRAM" convert "$moe" "$dir"
