@@ -19,7 +19,7 @@ cp "$build/cli/infernix" "$out/bin/"
 for so in "$build"/lib/infernix/*.so; do
   cp -L "$so" "$out/lib/infernix/"
 done
-for kind in tests/*/test_* bench/bench_* bench/make_*; do
+for kind in "tests/*/test_*" "bench/bench_*" "bench/make_*"; do
   for f in $build/$kind; do
     if [ -f "$f" ] && [ -x "$f" ] && head -c4 "$f" | grep -q ELF; then
       case $kind in
