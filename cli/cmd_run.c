@@ -167,6 +167,10 @@ static int generate(struct run *r, struct ifx_model *model)
     g->ctx = r;
     if (cli_text(cli, "--max-tokens", NULL) == NULL)
         g->max_tokens = RUN_MAX_TOKENS;
+    if (cli_json(cli) && cli_flag(cli, "--echo") && !base_utf8_valid(r->prompt, r->prompt_bytes)) {
+        base_error(IFX_EINVAL, "--json --echo: the prompt is not valid UTF-8, JSON cannot hold it");
+        return cli_fail(cli);
+    }
     if (ifx_sequence_create(model, &r->sequence))
         return cli_fail(cli);
     if (cli_json(cli) && (r->out_ids = json_array()) == NULL)

@@ -101,7 +101,12 @@ static int32_t encode(struct tokenize *k, const char *text, uint64_t bytes, bool
 static int32_t decode(struct tokenize *k, const int32_t *ids, uint64_t n, bool lines)
 {
     struct base_buf b = {0};
-    int32_t st = text_decode(k->t, ids, n, k->skip, &b);
+    int32_t st = IFX_OK;
+    for (uint64_t i = 0; i < n && st == IFX_OK; i++) /* text_decode takes them for padding of the vocabulary */
+        if (ids[i] < 0 || (uint32_t)ids[i] >= text_vocab_size(k->t))
+            st = base_error(IFX_EINVAL, "--decode: %d is out of range: 0 to %u", ids[i], text_vocab_size(k->t) - 1);
+    if (st == IFX_OK)
+        st = text_decode(k->t, ids, n, k->skip, &b);
     if (st == IFX_OK && k->json)
         st = print_line(k, json_pack("{s:o}", "text", json_stringn(b.data ? b.data : "", b.len)));
     else if (st == IFX_OK && lines)
@@ -112,10 +117,12 @@ static int32_t decode(struct tokenize *k, const int32_t *ids, uint64_t n, bool l
     return st;
 }
 
-static int32_t decode_text(struct tokenize *k, const char *text)
+static int32_t decode_text(struct tokenize *k, const char *text, uint64_t bytes)
 {
     int32_t *ids = NULL;
     uint64_t n = 0;
+    if (memchr(text, 0, (size_t)bytes) != NULL)
+        return base_error(IFX_EINVAL, "--decode: the ids hold a NUL byte");
     if (text[strspn(text, " \t\r\n,[]")] == 0)
         return decode(k, NULL, 0, false);
     int32_t st = cli_parse_ids(text, "--decode", INT32_MAX, &ids, &n);
@@ -189,7 +196,7 @@ static int32_t work(struct tokenize *k, const char *text, uint64_t bytes)
     if (cli_flag(k->cli, "--jsonl"))
         st = json_lines(k, text, bytes);
     else if (k->decode)
-        st = decode_text(k, text);
+        st = decode_text(k, text, bytes);
     else
         st = encode(k, text, bytes, false);
     if (st == IFX_OK && fflush(stdout) != 0)

@@ -142,11 +142,9 @@ static int32_t put_all(struct trace *t, bool declare)
     return st;
 }
 
-static int32_t write_file(struct trace *t, const char *path)
+static int32_t write_file(struct trace *t)
 {
-    int32_t st = st_writer_open(path, cli_flag(t->cli, "--force"), &t->writer);
-    if (st == IFX_OK)
-        st = put_all(t, true);
+    int32_t st = put_all(t, true);
     if (st == IFX_OK)
         st = put_all(t, false);
     if (st == IFX_OK)
@@ -186,6 +184,8 @@ static int trace(struct trace *t, const char *out)
         st = base_error(IFX_ELIMIT, "%llu tokens, the context holds %u; raise it with --ctx", (unsigned long long)t->n, info.ctx);
     if (st == IFX_OK)
         st = allocate(t);
+    if (st == IFX_OK) /* before the work: it may be refused */
+        st = st_writer_open(out, cli_flag(t->cli, "--force"), &t->writer);
     if (st == IFX_OK)
         st = ifx_sequence_create(t->model, &t->sequence);
     if (st == IFX_OK) {
@@ -194,7 +194,7 @@ static int trace(struct trace *t, const char *out)
         st = ifx_sequence_feed(t->sequence, t->ids, t->n, t->n, t->logits);
     }
     if (st == IFX_OK)
-        st = write_file(t, out);
+        st = write_file(t);
     if (st != IFX_OK)
         return cli_fail(t->cli);
     if (cli_json(t->cli))

@@ -64,7 +64,7 @@ int32_t cli_parse_ids(const char *text, const char *what, uint32_t vocab, int32_
 {
     int32_t *list = NULL, st = IFX_OK;
     uint64_t count = 0, room = 0;
-    char word[32];
+    char word[64];
     for (const char *p = text; st == IFX_OK;) {
         while (*p != 0 && between(*p))
             p++;
@@ -73,7 +73,11 @@ int32_t cli_parse_ids(const char *text, const char *what, uint32_t vocab, int32_
         size_t len = 0;
         while (p[len] != 0 && !between(p[len]))
             len++;
-        snprintf(word, sizeof word, "%.*s", (int)(len < 31 ? len : 31), p);
+        if (len >= sizeof word) { /* cut, it could read as another number */
+            st = base_error(IFX_EINVAL, "%s: \"%.20s...\" is not a whole number", what, p);
+            break;
+        }
+        snprintf(word, sizeof word, "%.*s", (int)len, p);
         p += len;
         if (count == room) {
             room = room * 2 + 256;

@@ -4,6 +4,7 @@
  */
 #include "config.h"
 #include "cli_internal.h"
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -105,9 +106,21 @@ static int dispatch(struct cli *cli, int argc, char **argv)
     return status ? status : cli->command->run(cli);
 }
 
+/* A file opened under the number of a closed standard stream would get what is printed.  Opened the wrong way round, so
+ * that reading and writing still fail. */
+static bool hold_standard_streams(void)
+{
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd)
+            return false;
+    return true;
+}
+
 int main(int argc, char **argv)
 {
     struct cli cli = {0};
+    if (!hold_standard_streams())
+        return 1;
     cli_signals_init();
     int status = dispatch(&cli, argc, argv);
     bool unwritten = fflush(stdout) != 0 || ferror(stdout);

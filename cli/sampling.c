@@ -29,6 +29,8 @@ static int read_sampling(struct cli *cli, uint32_t vocab, struct ifx_sampling *s
     failed = failed ? failed : cli_int(cli, "--seed", 0, INT64_MAX, (int64_t)s->seed, &seed);
     if (failed)
         return failed;
+    if (!(s->top_p > 0))
+        return cli_usage(cli, "--top-p: 0 leaves no token; --greedy takes the best one");
     s->top_k = (uint32_t)top_k;
     s->seed = (uint64_t)seed;
     if (cli_flag(cli, "--greedy"))

@@ -32,6 +32,8 @@ for bad in 1,5 nan inf 0.7x ''; do
   usage '--temperature' run "$moe" hello --temperature "$bad"
 done
 usage 'out of range: 0 to 1' run "$moe" hello --top-p 1.5
+usage '--top-p: 0 leaves no token' run "$moe" hello --top-p 0
+usage 'not a whole number' trace "$moe" --ids 0000000000000000000000000000000000000000000000000000000000000000012 --out "$tmp/x"
 usage 'int9' trace "$moe" --ids 1 --out "$tmp/x" --kv-dtype int9
 usage 'nvfp5' trace "$moe" --ids 1 --out "$tmp/x" --experts nvfp5
 usage 'did you mean cpu?' trace "$moe" --ids 1 --out "$tmp/x" --device cpi

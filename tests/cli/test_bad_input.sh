@@ -1,0 +1,44 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Input that was once taken for something else: closed standard streams, ids outside the vocabulary, cut ids.
+. "$(dirname "$0")/functions.sh"
+moe=$(tiny qwen3_5_moe-tiny)
+demo_model
+
+# A closed stream's number must not go to a file: what is printed would land in it.
+expect 0 "$INFERNIX" trace "$moe" --ids 1,2,3 --out "$tmp/open.st"
+got=0
+"$INFERNIX" --log-level debug trace "$moe" --ids 1,2,3 --out "$tmp/closed.st" <&- >&- 2>&- || got=$?
+same 'exit status with closed streams' 0 "$got"
+cmp -s "$tmp/open.st" "$tmp/closed.st" || fail 'the file differs when the standard streams are closed'
+got=0
+"$INFERNIX" tokenize "$demo" hello 2>"$tmp/err" >&- || got=$?
+same 'exit status with a closed output' 1 "$got"
+got=0
+"$INFERNIX" tokenize "$demo" -f - >"$tmp/out" 2>"$tmp/err" <&- || got=$?
+same 'exit status with a closed input' 1 "$got"
+err_has 'standard input'
+
+# Ids without a token are refused, not left out; a list is not read up to a NUL byte.
+expect 1 "$INFERNIX" tokenize "$demo" --decode 1,99999
+err_has '99999 is out of range'
+out_empty
+printf '[1,99999]\n' >"$tmp/ids.jsonl"
+expect 1 "$INFERNIX" tokenize "$demo" --decode --jsonl -f "$tmp/ids.jsonl"
+err_has '99999 is out of range'
+printf '1,2\0,3' >"$tmp/ids"
+expect 1 "$INFERNIX" tokenize "$demo" --decode -f "$tmp/ids"
+err_has 'NUL'
+out_empty
+
+# What JSON cannot hold is refused before the work.
+printf 'a\377b' >"$tmp/bytes"
+expect 1 "$INFERNIX" run "$demo" -f "$tmp/bytes" --json --echo -n 2
+err_has 'not valid UTF-8'
+grep -q 'tok/s' "$tmp/err" && fail 'the text was generated before it was refused'
+
+# An output that exists is refused before the work.
+expect 1 "$INFERNIX" trace "$moe" --ids 1 --out "$tmp/open.st"
+err_has '--force'
+grep -q 'prompt chunks' "$tmp/err" && fail 'the trace was computed before it was refused'
+exit 0
