@@ -39,3 +39,13 @@ link-plugins: $(plugin_LTLIBRARIES)
 	  $(LN_S) -f "$$(cd .libs && pwd)/$$so" $(top_builddir)/lib/infernix/$$so || exit 1; \
 	done
 .PHONY: link-plugins
+
+# Modules are opened by name; libtool's own files beside them serve nobody.
+install-data-hook:
+	@for p in $(plugin_LTLIBRARIES); do rm -f "$(DESTDIR)$(plugindir)/$$p" || exit 1; done
+# Without those files libtool no longer knows what to remove.
+uninstall-hook:
+	@for p in $(plugin_LTLIBRARIES); do \
+	  so=$$(basename $$p .la).so; \
+	  rm -f "$(DESTDIR)$(plugindir)/$$so" || exit 1; \
+	done

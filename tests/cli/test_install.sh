@@ -13,9 +13,10 @@ prefix=$(dirname "$(dirname "$bin")")
 mv "$prefix" "$tmp/moved here" # a space in the path, too
 cd / || exit 1
 infernix="$tmp/moved here/bin/infernix"
+real=$(cd "$tmp" && pwd -P)
 expect 0 "$infernix" plugins
 for p in device_cpu expert_bf16 expert_nvfp4 kv_bf16 model_qwen3_5; do
-  out_has "$tmp/moved here/bin/../lib/infernix/$p.so"
+  out_has "$real/moved here/lib/infernix/$p.so"
 done
 expect 0 "$infernix" trace "$(tiny qwen3_5_moe-tiny)" --ids 1,2,3 -o "$tmp/x.st"
 [ -r "$tmp/moved here/include/infernix/plugin.h" ] || fail 'headers were not installed'
