@@ -115,9 +115,9 @@ int32_t registry_folders(const char *search_path, const char *config_path, char 
     if (status == IFX_OK)
         status = add_colon_list(&f, config_path);
     if (status == IFX_OK)
-        status = add(&f, base_strdup(IFX_PLUGINDIR));
-    if (status == IFX_OK)
         status = add_beside_program(&f);
+    if (status == IFX_OK)
+        status = add(&f, base_strdup(IFX_PLUGINDIR));
     *out = f.list;
     *count = f.count;
     return status;

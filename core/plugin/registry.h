@@ -32,9 +32,10 @@ struct registry_plugin {
 };
 
 /* search_path: colon-separated folders from --plugin-path; config_path: from the config file (either may be NULL).  Order:
- * search_path, INFERNIX_PLUGIN_PATH, config_path, the install directory, and beside the executable: the install directory as it
- * lies from the program's own (a moved or staged prefix), then ../lib/infernix (the build tree).  A name is served by the first
- * file of that order that is not refused.  pool serves host->parallel_for; cpu_level is the level host->cpu_level reports.
+ * search_path, INFERNIX_PLUGIN_PATH, config_path, beside the executable: the install directory as it lies from the program's own
+ * (a moved or staged prefix), then ../lib/infernix (the build tree), and the install directory as configured: a program takes
+ * the plugins made with it before those of another installation.  A name is served by the first file of that order that is
+ * not refused.  pool serves host->parallel_for; cpu_level is the level host->cpu_level reports.
  * A registry is used by one thread at a time; what it hands out may be read by any. */
 int32_t registry_create(const char *search_path, const char *config_path, struct base_pool *pool,
                         uint32_t cpu_level, struct registry **out);

@@ -100,6 +100,12 @@ cp "$program" "$moved/bin/infernix"
 cp "$IFX_BUILDDIR/lib/infernix/kv_bf16.so" "$moved/lib/infernix/"
 expect 0 "$moved/lib/infernix/kv_bf16.so" "$moved/bin/infernix" plugins
 expect 0 "identity=bf16" "$moved/bin/infernix" plugins kv_bf16
+# Its own plugins come before those of an installation elsewhere.
+first=$(INFERNIX_PLUGIN_PATH='' INFERNIX_CONFIG='' "$moved/bin/infernix" plugins | sed -n '/^searched/{n;p;}')
+case $first in
+  "  $moved/lib/infernix") passed=$((passed + 1)) ;;
+  *) failed=$((failed + 1)); echo "FAILED: first folder searched: expected $moved/lib/infernix, got $first" ;;
+esac
 
 if [ -n "${VALGRIND:-}" ] && ! nm "$program" | grep -q __asan_init && ! nm "$program" | grep -q __tsan_init; then
   expect 0 "searched" "$VALGRIND" -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite "$program" --plugin-path "$work" plugins
