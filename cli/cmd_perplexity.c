@@ -161,7 +161,7 @@ static int print_score(struct perplexity *p)
 static int read_arguments(struct perplexity *p, int64_t *max_tokens)
 {
     struct cli *cli = p->cli;
-    int64_t window, stride;
+    int64_t window = 0, stride = 0;
     const char *file = cli_text(cli, "--file", NULL), *ids = cli_text(cli, "--ids", NULL);
     const char *model = cli_text(cli, "--model", NULL);
     uint32_t n = cli_argc(cli), want = file == NULL && ids == NULL;
