@@ -17,11 +17,17 @@ for f in "$IFX_INCLUDEDIR/infernix/plugin.h" "$IFX_INCLUDEDIR/infernix/kv_skelet
     [ -e "$root$f" ] || fail "expected $f to be installed"
 done
 
+PKG_CONFIG_PATH=$root$IFX_LIBDIR/pkgconfig
+export PKG_CONFIG_PATH
+# What it says by itself, before any of it is overridden below.
+for v in "docdir=$IFX_DOCDIR" "plugindir=$IFX_PLUGINDIR" "includedir=$IFX_INCLUDEDIR"; do
+    got=$(pkg-config --variable="${v%%=*}" infernix)
+    [ "$got" = "${v#*=}" ] || fail "infernix.pc: expected $v, got \"$got\""
+done
+
 # The .pc file names the configured prefix: say where it is now.
 PKG_CONFIG="pkg-config --define-variable=prefix=$root$IFX_PREFIX --define-variable=includedir=$root$IFX_INCLUDEDIR"
 PKG_CONFIG="$PKG_CONFIG --define-variable=docdir=$root$IFX_DOCDIR --define-variable=plugindir=$root$IFX_PLUGINDIR"
-PKG_CONFIG_PATH=$root$IFX_LIBDIR/pkgconfig
-export PKG_CONFIG_PATH
 suite=$IFX_BUILD/tests/plugins/check_plugin
 cp -r "$($PKG_CONFIG --variable=docdir infernix)/template" "$dir/work" && cd "$dir/work" || fail "copy of the template"
 chmod -R u+w . # distcheck installs from a read-only tree
