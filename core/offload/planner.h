@@ -48,7 +48,7 @@ struct offload_plan_input {
     const struct offload_cost *cost; /* used by balance; NULL: balance behaves like ramp */
 };
 
-/* Share of the link, in 1/256, of a call of n columns (DESIGN 2.2): linear between points in integer arithmetic, rounded to nearest; the
+/* Share of the link, in 1/256, of a call of n columns: linear between points in integer arithmetic, rounded to nearest; the
  * first share left of the first point, the last share from the last point to max_columns; 0 past max_columns. */
 uint32_t offload_link_share(const struct ifx_assist_policy *p, uint32_t n);
 /* Fills the three lists; each must have room for `experts` entries.  Calls of at most IFX_NARROW_COLUMNS columns leave every missing expert

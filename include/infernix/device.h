@@ -9,7 +9,7 @@
  * activations are float32.  n is the number of columns; a row of a column-major-in-tokens matrix is written x[n, H] with H
  * contiguous.  Inputs and outputs may alias only where said.
  *
- * Matrix products (op linear) follow DESIGN numerics: inputs rounded to bf16 (round to nearest even), exact weights,
+ * Matrix products (op linear): inputs rounded to bf16 (round to nearest even), exact weights,
  * float32 accumulation, except on a device with IFX_DEVICE_ORACLE, which rounds nothing and accumulates in
  * double, and except where IFX_LINEAR_F32 is set.
  */

@@ -19,7 +19,7 @@ static const struct ifx_ramp_point default_points[] = {{64, 77}, {255, 104}};
 static const struct ifx_assist_policy nvfp4 = {sizeof nvfp4, 575, 3, 0, nvfp4_points};
 static const struct ifx_assist_policy plain = {sizeof plain, 255, 2, 0, default_points};
 
-/* The rule of DESIGN 2.2 in floating point: exact halves do not occur between these points for integer columns
+/* The rule in floating point: exact halves do not occur between these points for integer columns
  * unless both roundings agree, which the test would show. */
 static uint32_t expected_share(const struct ifx_assist_policy *p, uint32_t n)
 {
