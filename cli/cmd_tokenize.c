@@ -72,11 +72,11 @@ static int32_t print_line(struct tokenize *k, json_t *value)
 /* One text or one list of ids; `lines`: the input is JSON lines. */
 static int32_t show_ids(struct tokenize *k, const int32_t *ids, uint64_t n, bool lines)
 {
-    struct base_buf b = {0};
-    int32_t st = base_buf_add(&b, "", 0);
     if (k->json)
         return print_line(k, json_pack("{s:o, s:o, s:I}", "ids", ids_json(ids, n), "tokens", tokens_json(k->t, ids, n),
                                        "count", (json_int_t)n));
+    struct base_buf b = {0};
+    int32_t st = base_buf_add(&b, "", 0);
     for (uint64_t i = 0; i < n && st == IFX_OK; i++)
         st = base_buf_addf(&b, "%s%d", i ? "," : lines ? "[" : "", ids[i]);
     if (st == IFX_OK)

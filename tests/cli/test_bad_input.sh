@@ -31,6 +31,10 @@ expect 1 "$INFERNIX" tokenize "$demo" --decode -f "$tmp/ids"
 err_has 'NUL'
 out_empty
 
+# A character split over tokens, as JSON (under a leak checker this once failed).
+expect 0 "$INFERNIX" tokenize "$demo" --json "$(printf '\360\237\231\202\303\251')"
+out_has '"count"'
+
 # What JSON cannot hold is refused before the work.
 printf 'a\377b' >"$tmp/bytes"
 expect 1 "$INFERNIX" run "$demo" -f "$tmp/bytes" --json --echo -n 2
