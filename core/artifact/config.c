@@ -6,15 +6,17 @@
 #include "artifact_internal.h"
 #include <string.h>
 
-/* "a.b" descends; NULL when absent or null.  *broken: a part of the path is no object. */
-static const json_t *descend(const json_t *from, const char *key)
+/* "a.b" descends; NULL when absent or null.  *broken: what stands where the path needs an object. */
+static const json_t *descend(const json_t *from, const char *key, const json_t **broken)
 {
     const char *at = key;
-    while (from != NULL) {
+    while (from != NULL && !json_is_null(from)) {
         const char *dot = strchr(at, '.');
         char part[128];
         size_t n = dot ? (size_t)(dot - at) : strlen(at);
-        if (n >= sizeof part || !json_is_object(from))
+        if (!json_is_object(from))
+            *broken = from;
+        if (n >= sizeof part || *broken != NULL)
             return NULL;
         memcpy(part, at, n);
         part[n] = 0;
@@ -24,13 +26,6 @@ static const json_t *descend(const json_t *from, const char *key)
         at = dot + 1;
     }
     return NULL;
-}
-
-static const json_t *lookup(const struct ifx_config *c, const char *key)
-{
-    const struct artifact *a = c->ctx;
-    const json_t *v = a->text_config ? descend(a->text_config, key) : NULL;
-    return v ? v : descend(a->config, key);
 }
 
 static const char *type_text(const json_t *v)
@@ -46,11 +41,24 @@ static int32_t wrong_type(const struct ifx_config *c, const char *key, const jso
     return base_error(IFX_EFORMAT, "%s: config.json: \"%s\" is %s, %s is needed", a->path, key, type_text(v), wanted);
 }
 
+static int32_t lookup(const struct ifx_config *c, const char *key, const json_t **out)
+{
+    const struct artifact *a = c->ctx;
+    const json_t *broken = NULL, *v = a->text_config ? descend(a->text_config, key, &broken) : NULL;
+    if (v == NULL && broken == NULL)
+        v = descend(a->config, key, &broken);
+    if (broken != NULL)
+        return wrong_type(c, key, broken, "an object on the way to it");
+    *out = v;
+    return v != NULL ? IFX_OK : IFX_ENOTFOUND;
+}
+
 static int32_t get_int(const struct ifx_config *c, const char *key, int64_t *out)
 {
-    const json_t *v = lookup(c, key);
-    if (v == NULL)
-        return IFX_ENOTFOUND;
+    const json_t *v;
+    int32_t status = lookup(c, key, &v);
+    if (status != IFX_OK)
+        return status;
     if (!json_is_integer(v))
         return wrong_type(c, key, v, "a whole number");
     *out = json_integer_value(v);
@@ -59,9 +67,10 @@ static int32_t get_int(const struct ifx_config *c, const char *key, int64_t *out
 
 static int32_t get_float(const struct ifx_config *c, const char *key, double *out)
 {
-    const json_t *v = lookup(c, key);
-    if (v == NULL)
-        return IFX_ENOTFOUND;
+    const json_t *v;
+    int32_t status = lookup(c, key, &v);
+    if (status != IFX_OK)
+        return status;
     if (!json_is_number(v))
         return wrong_type(c, key, v, "a number");
     *out = json_number_value(v);
@@ -70,9 +79,10 @@ static int32_t get_float(const struct ifx_config *c, const char *key, double *ou
 
 static int32_t get_bool(const struct ifx_config *c, const char *key, uint32_t *out)
 {
-    const json_t *v = lookup(c, key);
-    if (v == NULL)
-        return IFX_ENOTFOUND;
+    const json_t *v;
+    int32_t status = lookup(c, key, &v);
+    if (status != IFX_OK)
+        return status;
     if (!json_is_boolean(v))
         return wrong_type(c, key, v, "true or false");
     *out = json_is_true(v) ? 1 : 0;
@@ -81,9 +91,10 @@ static int32_t get_bool(const struct ifx_config *c, const char *key, uint32_t *o
 
 static int32_t get_string(const struct ifx_config *c, const char *key, const char **out)
 {
-    const json_t *v = lookup(c, key);
-    if (v == NULL)
-        return IFX_ENOTFOUND;
+    const json_t *v;
+    int32_t status = lookup(c, key, &v);
+    if (status != IFX_OK)
+        return status;
     if (!json_is_string(v))
         return wrong_type(c, key, v, "text");
     *out = json_string_value(v);
@@ -92,9 +103,9 @@ static int32_t get_string(const struct ifx_config *c, const char *key, const cha
 
 static int32_t get_array(const struct ifx_config *c, const char *key, const json_t **out)
 {
-    *out = lookup(c, key);
-    if (*out == NULL)
-        return IFX_ENOTFOUND;
+    int32_t status = lookup(c, key, out);
+    if (status != IFX_OK)
+        return status;
     return json_is_array(*out) ? IFX_OK : wrong_type(c, key, *out, "an array");
 }
 

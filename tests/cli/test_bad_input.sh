@@ -46,3 +46,9 @@ expect 1 "$INFERNIX" trace "$moe" --ids 1 --out "$tmp/open.st"
 err_has '--force'
 grep -q 'prompt chunks' "$tmp/err" && fail 'the trace was computed before it was refused'
 exit 0
+
+# A setting inside something that is no object is refused; the default would run another model.
+cp -r "$moe" "$tmp/flat"
+sed -i 's/"rope_parameters": {/"rope_parameters": 5, "unused": {/' "$tmp/flat/config.json"
+expect 1 "$INFERNIX" trace "$tmp/flat" --ids 1,2,3 --out "$tmp/flat.st"
+err_has 'rope_parameters'
