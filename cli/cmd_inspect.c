@@ -238,9 +238,11 @@ static void print_experts(const json_t *out)
     if (e == NULL)
         return;
     text_bytes(bytes, (uint64_t)number(e, "record_bytes"));
-    printf("experts       %" PRId64 " a layer in %" PRId64 " layers, top-%" PRId64 ", width %" PRId64 ", %s, %s each\n",
-           number(e, "per_layer"), number(e, "moe_layers"), number(e, "top_k"), number(e, "width"), text(e, "format"),
-           bytes);
+    printf("experts       %" PRId64 " a layer in %" PRId64 " layers, top-%" PRId64 ", width %" PRId64 ", %s",
+           number(e, "per_layer"), number(e, "moe_layers"), number(e, "top_k"), number(e, "width"), text(e, "format"));
+    if (number(e, "record_bytes") > 0) /* without the bank nobody knows */
+        printf(", %s each", bytes);
+    putchar('\n');
     if (p == NULL) {
         printf("bank          %s\n", text(e, "bank"));
         return;

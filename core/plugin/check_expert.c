@@ -165,6 +165,12 @@ static bool record_size_ok(struct check_ctx *c, const struct ifx_expert_shape *s
     return true;
 }
 
+static double record_bits(const struct check_ctx *c)
+{
+    static const struct ifx_expert_shape real = SHAPE(2048, 768);
+    return (double)c->ops.expert.record_bytes(&real) * 8.0 / (3.0 * 2048 * 768);
+}
+
 static void expert_record_bytes(struct check_ctx *c)
 {
     static const struct ifx_expert_shape odd[] = {SHAPE(0, 64), SHAPE(64, 0), SHAPE(1, 1), SHAPE(4294967264u, 4294967264u),
@@ -192,8 +198,7 @@ static void expert_record_bytes(struct check_ctx *c)
     else if (c->ops.expert.record_bytes(&real) == 0)
         check_fail(c, "record_bytes is 0 for H 2048, I 768: no model could use this format");
     else
-        check_note(c, "%u of %u small shapes; %.2f bits a weight at H 2048, I 768", taken, all,
-                   (double)c->ops.expert.record_bytes(&real) * 8.0 / (3.0 * 2048 * 768));
+        check_note(c, "%u of %u small shapes; %.2f bits a weight at H 2048, I 768", taken, all, record_bits(c));
 }
 
 static void expert_open_close(struct check_ctx *c)
@@ -277,7 +282,12 @@ static void expert_pack_decode(struct check_ctx *c)
         }
         expert_close(&e);
     }
-    check_note(c, "relative RMS error of normal weights %.3g", worst);
+    const double bits = record_bits(c), step = exp2(-(bits < 8 ? bits : 8));
+    if (worst > 16 * step && bits > 0)
+        check_note(c, "relative RMS error of normal weights %.3g: much for %.2f bits a weight (usual is about %.2g); is a part of "
+                   "each code lost or in another weight's place?", worst, bits, 2.5 * step);
+    else
+        check_note(c, "relative RMS error of normal weights %.3g", worst);
 }
 
 /* Zero, huge, tiny weights and an outlier: zeros stay zeros, nothing finite turns into NaN. */

@@ -296,13 +296,14 @@ static bool narrow_expected(struct expert *e, float *want, const char **kind)
             ok = scale[0] != 0 && scale[1] != 0 && scale[2] != 0;
             if (ok)
                 canonical_column(e, forward_x(e, &f, 0), scale, want);
+            const bool scaled = ok;
             ok = ok && memcmp(want, forward_y(&f, 0), H * sizeof(float)) == 0;
             if (!ok)
                 check_fail(e->c,
                            "H %u, I %u, n 1: not the canonical order of numerics.h; the first difference is row %u: expected "
-                           "%.9g, got %.9g (with a tensor scale %s)",
+                           "%.9g, got %.9g%s",
                            H, e->shape.inter, r, (double)plain_r, (double)forward_y(&f, 0)[r < H ? r : 0],
-                           scale[0] != 0 ? "it differs too" : "was found in no matrix");
+                           scaled ? "; with the matrix' scale taken out of the weights it differs too" : "");
             *kind = "the decoded weights and a tensor scale";
         }
     }

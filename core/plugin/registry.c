@@ -327,8 +327,10 @@ static int32_t not_found(const struct registry *r, uint32_t kind, const char *id
             status = base_buf_addf(&present, "%s%s", present.len ? ", " : "", e->name);
     }
     if (status == IFX_OK)
-        status = base_error(IFX_ENOTFOUND, "no plugin for %s \"%s\"%s; there is: %s; searched %s", prefix, identity,
-                            refused.data ? refused.data : "", present.data ? present.data : "none", path.data);
+        status = base_error(IFX_ENOTFOUND,
+                            "no plugin for %s \"%s\"%s; there is: %s; searched %s; --plugin ./FILE.so loads one from elsewhere",
+                            prefix, identity, refused.data ? refused.data : "", present.data ? present.data : "none",
+                            path.data);
     base_buf_free(&refused);
     base_buf_free(&present);
     base_buf_free(&path);
