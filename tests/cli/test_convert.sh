@@ -7,9 +7,12 @@ expect 0 "$INFERNIX" convert "$moe" "$tmp/a.infernix"
 expect 0 "$INFERNIX" trace "$moe" --ids 1,2,3,4 -o "$tmp/x.st"
 expect 0 "$INFERNIX" trace "$tmp/a.infernix" --ids 1,2,3,4 -o "$tmp/y.st"
 cmp "$tmp/x.st" "$tmp/y.st" || fail 'the container runs differently from its checkpoint'
+cp "$tmp/a.infernix" "$tmp/kept"
 expect 1 "$INFERNIX" convert "$moe" "$tmp/a.infernix"
 err_has --force
-cmp -s "$tmp/a.infernix" "$tmp/a.infernix" && expect 0 "$INFERNIX" convert "$moe" "$tmp/a.infernix" --force --experts int8
+cmp -s "$tmp/a.infernix" "$tmp/kept" || fail 'a refused conversion changed the file that was there'
+expect 0 "$INFERNIX" convert "$moe" "$tmp/a.infernix" --force --experts int8
+cmp -s "$tmp/a.infernix" "$tmp/kept" && fail '--force left the old file'
 expect 1 "$INFERNIX" convert "$moe" "$tmp/no/such/dir/b.infernix"
 err_has "$tmp/no/such/dir"
 expect 2 "$INFERNIX" convert "$moe" "$tmp/b.infernix" --experts nvfp5
