@@ -9,6 +9,7 @@ AM_CFLAGS = $(IFX_CFLAGS)
 PLUGIN_ABI_FILES = \
 	$(top_srcdir)/include/infernix/tensor.h \
 	$(top_srcdir)/include/infernix/plugin.h \
+	$(top_srcdir)/include/infernix/compute.h \
 	$(top_srcdir)/include/infernix/numerics.h \
 	$(top_srcdir)/include/infernix/device.h \
 	$(top_srcdir)/include/infernix/model.h

@@ -26,14 +26,43 @@ struct registry *ifx_context_registry(struct ifx_context *c);
 struct base_pool *ifx_context_pool(struct ifx_context *c);
 
 /* ---- model ---- */
+
+/* Experts that do not fit the device (core/offload).  Zeroed: everything at its default. */
+struct ifx_offload_options {
+    const char *assist;          /* NULL or "ramp", "balance", "off" */
+    uint32_t assist_max_columns; /* 0: the bank's policy (or the config section of this machine) */
+    const char *assist_ramp;     /* "64:77,255:104" or NULL */
+    uint64_t vram_budget;        /* bytes the program may take of the device; 0: what is free */
+    uint64_t ram_budget;         /* bytes of host memory; 0: what the machine and its cgroup allow */
+    uint32_t cpu_threads;        /* workers for experts; 0: all of the pool */
+    bool deterministic;          /* the CPU takes only experts of at most 8 columns */
+    bool no_expert_state;        /* neither read nor write MODEL.expert-state */
+    const char *expert_state;    /* another file for it, or NULL */
+    uint64_t promote_bytes;      /* promotion budget a round; 0: a default from the link rate */
+};
+
+/* Counters since the model was opened; all only grow. */
+struct ifx_offload_stats {
+    uint64_t calls, streamed_calls, assisted_calls;
+    uint64_t hits, misses;               /* experts touched that were / were not in a frame */
+    uint64_t link_experts, cpu_experts;  /* misses that crossed the link / that the CPU computed */
+    uint64_t link_bytes, promoted_bytes; /* experts' bytes over the link in calls / in the background */
+    uint64_t promotions, evictions;
+    double moe_seconds, link_busy_seconds, cpu_busy_seconds; /* on the device's clock */
+    uint64_t frames, frames_used, frame_bytes;               /* now, not growing */
+};
+
 struct ifx_model_options {
     const char *path;      /* MODEL or NULL: the demo model (installed, or in the build tree) */
-    const char *device;    /* "auto", "cpu", "ref" */
+    const char *device;    /* "auto", "cpu", "ref", "cuda", "cuda:1", "sim" */
     const char *kv_dtype;  /* NULL: "bf16", and "f32" on `ref` */
     const char *experts;   /* re-pack experts to this format at load, or NULL: as stored */
     uint32_t ctx;          /* context limit in tokens; 0: min(max_positions, 4096) */
     uint32_t prefill_chunk; /* columns a prefill step; 0: 512 */
     uint32_t max_sequences; /* 0: 1 */
+    uint64_t prefix_cache_bytes; /* what snapshots for ifx_sequence_attach may take; 0: none are kept */
+    bool no_graph;               /* never capture device graphs */
+    struct ifx_offload_options offload;
     /* Load progress; may be NULL. */
     void (*progress)(void *ctx, uint64_t done, uint64_t total);
     void *progress_ctx;

@@ -16,6 +16,7 @@
 #ifndef INFERNIX_DEVICE_H
 #define INFERNIX_DEVICE_H
 
+#include <infernix/compute.h>
 #include <infernix/plugin.h>
 
 #ifdef __cplusplus
@@ -25,6 +26,9 @@ extern "C" {
 /* Device properties. */
 #define IFX_DEVICE_ORACLE   1u /* `ref`: exact float32/double arithmetic; experts and KV go through decode_row */
 #define IFX_DEVICE_HOST_MEM 2u /* device memory is host memory: copies are memcpy, pointers can be read */
+#define IFX_DEVICE_HOST_CALLS 4u /* a function given to host_call may touch device memory: formats run their CPU path on
+                                    the stream (a pretended device) */
+#define IFX_DEVICE_VIRTUAL_CLOCK 8u /* `now` is computed from a cost model; nothing sleeps */
 struct ifx_device_props {
     uint32_t struct_size;
     uint32_t flags;
@@ -32,6 +36,20 @@ struct ifx_device_props {
     char detail[128];
     uint64_t memory_bytes; /* 0: not limited by the device */
     uint64_t free_bytes;
+    uint64_t pinned_bytes; /* what host_alloc may give in all; 0: unknown */
+    double link_bytes_per_s;   /* host to device, 0: unknown (measure it) */
+};
+
+/* What a piece of work costs, for devices whose clock is computed.  Others ignore it. */
+#define IFX_WORK_HOST_EXPERTS   1u /* CPU workers of the host: records read where they lie */
+#define IFX_WORK_DEVICE_EXPERTS 2u /* the device's own: records read from its memory */
+#define IFX_WORK_DEVICE_DENSE   3u
+#define IFX_WORK_HOST_OTHER     4u
+struct ifx_work {
+    uint32_t kind;
+    uint32_t experts; /* records worked on */
+    uint64_t bytes;   /* bytes read: records or weights */
+    double flops;     /* 2 * multiply-adds */
 };
 
 #define IFX_COPY_TO_DEVICE   1u
@@ -216,6 +234,38 @@ struct ifx_combine {
     uint64_t ldy;
 };
 
+/* Sorts the pairs of a routing by expert (expert.h): offsets, rows; and the touched experts ascending in `entries`, padded
+ * with UINT32_MAX to n_entries = min(experts, n * top_k), with table[expert] (or NULL) of each in `records`.  An id outside
+ * [0, experts) is left out.  table and records may be NULL together. */
+struct ifx_group {
+    uint32_t n;
+    uint32_t top_k;
+    uint32_t experts;
+    uint32_t n_entries;
+    const int32_t *ids;       /* [n, top_k] */
+    uint32_t *offsets;        /* [experts + 1] */
+    uint32_t *rows;           /* [n * top_k] */
+    uint32_t *entries;        /* [n_entries] */
+    const void *const *table; /* [experts] record addresses, NULL: not on the device */
+    const void **records;     /* [n_entries] */
+    void *ws;                 /* group_ws_bytes(n, top_k, experts) */
+};
+
+/* Picks a token a row: tokens[i] from logits[i, vocab].  temperature 0: the largest logit, ties to the lower id.  Otherwise
+ * temperature, then top-k (0: off), top-p (1: off), min-p (0: off), as the host's sampler does, with the uniform number u[i]
+ * in [0, 1).  A row with a non-finite logit gives -1. */
+struct ifx_sample {
+    uint32_t n;
+    uint32_t vocab;
+    const float *logits;
+    uint64_t ldl;
+    float temperature, top_p, min_p;
+    uint32_t top_k;
+    const float *u; /* [n]; NULL with temperature 0 */
+    int32_t *tokens;
+    void *ws; /* sample_ws_bytes(n, vocab) */
+};
+
 /* Device attention over a KV format is the engine's service (it joins a format's attend with a device); see model.h. */
 
 struct ifx_device;
@@ -265,6 +315,28 @@ struct ifx_device_ops {
     /* bf16[n, width] = x[n, width], round to nearest even: what expert banks take. */
     int32_t (*to_bf16)(struct ifx_device *dev, void *stream, const float *x, uint64_t ldx, uint32_t n,
                        uint32_t width, uint16_t *y, uint64_t ldy);
+    uint64_t (*group_ws_bytes)(struct ifx_device *dev, uint32_t n, uint32_t top_k, uint32_t experts);
+    int32_t (*group)(struct ifx_device *dev, void *stream, const struct ifx_group *op);
+    uint64_t (*sample_ws_bytes)(struct ifx_device *dev, uint32_t n, uint32_t vocab);
+    int32_t (*sample)(struct ifx_device *dev, void *stream, const struct ifx_sample *op);
+
+    /* Kernels of format plugins.  NULL, or returns NULL: the device runs none. */
+    const struct ifx_compute *(*compute)(struct ifx_device *dev);
+    /* Runs fn(ctx) on the host when the stream gets there; it must not call the device, and may touch device memory only with
+     * IFX_DEVICE_HOST_CALLS.  A failing fn fails the stream's next sync with its status and error text.  work: its cost,
+     * or NULL.  NULL op: not available. */
+    int32_t (*host_call)(struct ifx_device *dev, void *stream, int32_t (*fn)(void *ctx), void *ctx,
+                         const struct ifx_work *work);
+    /* Seconds of the device's clock, the one that bench and balance read: monotonic.  NULL: the host's. */
+    double (*now)(struct ifx_device *dev);
+    /* The calling host thread has done (or will not be charged otherwise for) this work: moves a virtual clock.  NULL: ignored. */
+    void (*host_work)(struct ifx_device *dev, const struct ifx_work *work);
+    /* Capture of everything enqueued on a stream between begin and end; NULL ops: not available.  The addresses and counts
+     * captured must stay right at every launch. */
+    int32_t (*graph_begin)(struct ifx_device *dev, void *stream);
+    int32_t (*graph_end)(struct ifx_device *dev, void *stream, void **graph);
+    int32_t (*graph_launch)(struct ifx_device *dev, void *stream, void *graph);
+    void (*graph_destroy)(struct ifx_device *dev, void *graph);
 };
 
 /* An open device.  The plugin embeds this as the first member of its own struct. */

@@ -18,6 +18,7 @@
 #ifndef INFERNIX_EXPERT_H
 #define INFERNIX_EXPERT_H
 
+#include <infernix/compute.h>
 #include <infernix/plugin.h>
 
 #ifdef __cplusplus
@@ -80,6 +81,29 @@ struct ifx_expert_call {
     void *scratch; /* scratch_bytes(bank, n) bytes, 64-byte aligned, this call's alone */
 };
 
+/* Work of a device on several experts of one layer.  A routing of n columns to top_k experts each makes n * top_k pairs;
+ * pair p is column p / top_k, rank p % top_k.  Pairs are listed by expert: those of expert e are
+ * rows[offsets[e] .. offsets[e + 1]), ascending.  Everything but the struct is device memory, and the counts in it are
+ * bounds that the host knows: how many columns an expert really has is read on the device, so that the call can be captured
+ * in a graph.  An expert of at most IFX_NARROW_COLUMNS columns takes the narrow route (the canonical bits), a wider one any. */
+struct ifx_expert_device_call {
+    uint32_t struct_size;
+    uint32_t n;                  /* rows of x: columns of the layer's call */
+    uint32_t top_k;
+    uint32_t n_entries;
+    const void *const *records;  /* [n_entries] addresses in device memory; NULL: this entry is computed elsewhere */
+    const uint32_t *experts;     /* [n_entries] expert of an entry, UINT32_MAX: none; NULL: entry i is expert i */
+    const uint32_t *offsets;     /* [experts of the layer + 1] */
+    const uint32_t *rows;        /* [n * top_k] pairs by expert */
+    uint32_t widest;             /* no entry has more columns */
+    uint32_t pairs;              /* the entries together have no more pairs */
+    const uint16_t *x;           /* bf16 [n, H], rows ldx apart */
+    uint64_t ldx;
+    float *y;                    /* pair p's H values at y + p * ldy, overwritten; pairs of other experts untouched */
+    uint64_t ldy;
+    void *ws;                    /* device_ws_bytes(bank, side, n, top_k), 256-byte aligned, this call's alone */
+};
+
 struct ifx_expert_ops {
     uint32_t struct_size;
     uint32_t flags;           /* 0 */
@@ -121,7 +145,15 @@ struct ifx_expert_ops {
     /* The CPU level in use: IFX_CPU_*.  NULL: scalar. */
     uint32_t (*level)(void *bank);
 
-    /* Further members (device sides) are appended here. */
+    /* ---- the device side; device_open NULL: experts of this format run on the CPU only ----
+     * device_open makes what an instance needs on one device (modules, kernel handles): IFX_EUNSUPPORTED when it has no code
+     * for the device.  device_forward enqueues on the stream and returns: it does not allocate, wait or read device memory. */
+    int32_t (*device_open)(void *bank, const struct ifx_compute *compute, void **side);
+    void (*device_close)(void *bank, void *side);
+    uint64_t (*device_ws_bytes)(void *bank, void *side, uint32_t n, uint32_t top_k);
+    int32_t (*device_forward)(void *bank, void *side, void *stream, const struct ifx_expert_device_call *call);
+
+    /* Further members are appended here. */
 };
 
 #ifdef __cplusplus

@@ -13,6 +13,7 @@
 #ifndef INFERNIX_KV_H
 #define INFERNIX_KV_H
 
+#include <infernix/compute.h>
 #include <infernix/plugin.h>
 
 #ifdef __cplusplus
@@ -70,6 +71,41 @@ struct ifx_kv_attend {
     float *acc; /* [(q1 - q0) * group, d] */
 };
 
+/* Device calls for one sequence and one layer.  All pointers are device memory; column i stands at positions[i], and the
+ * positions of a call are consecutive.  pages: the sequence's page addresses, token t in pages[t / page_tokens]. */
+struct ifx_kv_device_append {
+    uint32_t struct_size;
+    uint32_t n;
+    const int32_t *positions; /* [n] */
+    void *const *pages;
+    const float *k; /* [n, n_kv_heads, d], rows ldk apart */
+    const float *v;
+    uint64_t ldk;
+    uint64_t ldv;
+};
+/* out[i, h, :] = softmax(scale q[i, h] K^T) V over the tokens 0 .. positions[i] (or those of them in `rows`), stored before
+ * the call.  max_tokens is a bound that the host knows (positions[n - 1] < max_tokens); the kernel stops at the real
+ * position, so a captured call serves until the bound is passed. */
+struct ifx_kv_device_attend {
+    uint32_t struct_size;
+    uint32_t n;
+    uint32_t n_q_heads;
+    uint32_t max_tokens;
+    const int32_t *positions; /* [n] */
+    void *const *pages;
+    const float *q; /* head h of column i at q + i * ldq + h * ldq_head */
+    uint64_t ldq;
+    uint64_t ldq_head;
+    float scale;
+    uint32_t reserved;
+    float *out; /* [n, n_q_heads, d], rows ldo apart */
+    uint64_t ldo;
+    const int32_t *rows; /* sparse: as in ifx_kv_attend; NULL: dense */
+    const uint32_t *n_rows;
+    uint64_t ld_rows;
+    void *ws; /* device_ws_bytes, 256-byte aligned */
+};
+
 struct ifx_kv_ops {
     uint32_t struct_size;
     uint32_t flags;
@@ -92,7 +128,14 @@ struct ifx_kv_ops {
                           double *out);
     uint32_t (*level)(void *kv); /* CPU level in use; NULL: scalar */
 
-    /* Further members (device sides) are appended here. */
+    /* ---- the device side; device_open NULL: this format works on the CPU only ---- (as in expert.h) */
+    int32_t (*device_open)(void *kv, const struct ifx_compute *compute, void **side);
+    void (*device_close)(void *kv, void *side);
+    uint64_t (*device_ws_bytes)(void *kv, void *side, uint32_t n, uint32_t n_q_heads, uint32_t max_tokens);
+    int32_t (*device_append)(void *kv, void *side, void *stream, const struct ifx_kv_device_append *call);
+    int32_t (*device_attend)(void *kv, void *side, void *stream, const struct ifx_kv_device_attend *call);
+
+    /* Further members are appended here. */
 };
 
 #ifdef __cplusplus

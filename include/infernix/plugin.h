@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 #define IFX_ABI_MAJOR 1u
-#define IFX_ABI_MINOR 0u
+#define IFX_ABI_MINOR 1u
 /* Revision of the numerics contract in numerics.h: a plugin of another revision would break the promise that
  * placement never changes a result, so it is refused. */
 #define IFX_NUMERICS_REVISION 1u

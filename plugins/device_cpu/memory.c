@@ -3,6 +3,7 @@
  * memory.c - memory, copies, streams and events of a device whose memory is the host's.
  */
 #include "cpu_device.h"
+#include "ref.h"
 
 #include <string.h>
 
@@ -104,4 +105,9 @@ void cpu_fill_common(struct ifx_device_ops *ops)
     ops->event_sync = handle_sync;
     ops->copy = copy;
     ops->fill = fill;
+    ops->group_ws_bytes = common_group_ws_bytes;
+    ops->group = common_group;
+    ops->sample_ws_bytes = common_sample_ws_bytes;
+    ops->sample = common_sample;
+    ops->host_call = common_host_call;
 }

@@ -43,4 +43,12 @@ int32_t ref_combine(struct ifx_device *dev, void *stream, const struct ifx_combi
 int32_t ref_to_bf16(struct ifx_device *dev, void *stream, const float *x, uint64_t ldx, uint32_t n,
                     uint32_t width, uint16_t *y, uint64_t ldy);
 
+/* route.c: both devices */
+uint64_t common_group_ws_bytes(struct ifx_device *dev, uint32_t n, uint32_t top_k, uint32_t experts);
+int32_t common_group(struct ifx_device *dev, void *stream, const struct ifx_group *op);
+uint64_t common_sample_ws_bytes(struct ifx_device *dev, uint32_t n, uint32_t vocab);
+int32_t common_sample(struct ifx_device *dev, void *stream, const struct ifx_sample *op);
+int32_t common_host_call(struct ifx_device *dev, void *stream, int32_t (*fn)(void *ctx), void *ctx,
+                         const struct ifx_work *work);
+
 #endif

@@ -49,10 +49,10 @@ done
 expect 0 "searched, in this order:" "$program" plugins
 expect 0 "libnothere.so.9: cannot open shared object file" "$program" --plugin-path "$work" plugins
 expect 0 "undefined symbol: ifx_test_symbol_that_nobody_has" "$program" --plugin-path "$work" plugins
-expect 0 "plugin ABI 2.0, this program has 1.0" "$program" --plugin-path "$work" plugins
+expect 0 "plugin ABI 2.$minor, this program has 1.$minor" "$program" --plugin-path "$work" plugins
 expect 0 "the file is empty" "$program" --plugin-path "$work" plugins
 expect 0 "model_qwen3_5" "$program" --plugin-path "$work" plugins
-expect 0 '"refusal": "plugin ABI 2.0' "$program" --plugin-path "$work" plugins --json
+expect 0 "\"refusal\": \"plugin ABI 2.$minor" "$program" --plugin-path "$work" plugins --json
 expect 0 "$work" "$program" --plugin-path "$work" plugins
 expect 0 "$work/none  (does not exist)" "$program" --plugin-path "$work/none" plugins
 expect 0 "t_good" env INFERNIX_PLUGIN_PATH="$work" "$program" plugins
@@ -69,7 +69,7 @@ expect 1 "not found" "$program" plugins nope
 expect 1 "did you mean kv_int8?" "$program" plugins kv_int9
 expect 1 "libnothere.so.9" "$program" --plugin-path "$work" plugins t_library
 expect 1 "libnothere.so.9" "$program" --plugin "$work/t_library.so" plugins
-expect 1 "plugin ABI 2.0" "$program" plugins "$work/t_major.so"
+expect 1 "plugin ABI 2.$minor" "$program" plugins "$work/t_major.so"
 expect 2 'did you mean "group"?' "$program" --plugin "$work/t_good.so,gruop=64" plugins
 expect 2 "" "$program" plugins a b
 expect 2 "" "$program" plugins --check "$work/t_good.so" a

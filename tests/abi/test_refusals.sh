@@ -60,8 +60,8 @@ build t_device.so -DT_NAME='"t_device"' -DT_KIND=4 -DT_FORM=4 -DT_BUILD="\"$buil
 build t_policy.so -DT_NAME='"t_policy"' -DT_POINTS='{64,77},{255,104},{575,149}' -DT_POLICY= && accepted t_policy.so
 
 # ---- the magic block: told from the file, no code runs ----
-fault t_major "plugin ABI 2.0, this program has 1.0" static -DT_MAJOR=2
-fault t_major0 "plugin ABI 0.0, this program has 1.0" static -DT_MAJOR=0
+fault t_major "plugin ABI 2.$minor, this program has 1.$minor" static -DT_MAJOR=2
+fault t_major0 "plugin ABI 0.$minor, this program has 1.$minor" static -DT_MAJOR=0
 fault t_block8 "magic block of 8 bytes, this program expects" static -DT_BLOCK=8
 fault t_block0 "magic block of 0 bytes, this program expects" static -DT_BLOCK=0
 fault t_block1e9 "magic block of 1000000000 bytes, this program expects" static -DT_BLOCK=1000000000u
@@ -224,7 +224,7 @@ case $got in *"no plugin for kv"*) passed=$((passed + 1)) ;; *) bad "find of ano
 # ---- the list goes on past everything that is refused ----
 got=$(./probe -p "$work" list 2>&1) || bad "list: expected exit status 0"
 for line in "t_good: ok" "t_zero: not a plugin: the file is empty" "t_library: cannot load: libnothere.so.9" \
-  "t_undefined: cannot load: $work/t_undefined.so: undefined symbol" "t_major: plugin ABI 2.0" "searched $work"; do
+  "t_undefined: cannot load: $work/t_undefined.so: undefined symbol" "t_major: plugin ABI 2.$minor" "searched $work"; do
   case $got in *"$line"*) passed=$((passed + 1)) ;; *) bad "list: expected \"$line\" in \"$got\"" ;; esac
 done
 
