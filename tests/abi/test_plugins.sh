@@ -3,6 +3,7 @@
 # `infernix plugins` as a user sees it: the list goes on past what is refused and says why; exit 1 only when something asked
 # for by name fails; plugins are found after the prefix was moved.
 set -u
+minor=$(sed -n 's/^#define IFX_ABI_MINOR \([0-9]*\)u/\1/p' "$IFX_SRCDIR/include/infernix/plugin.h")
 here=$IFX_SRCDIR/tests/abi
 program=$IFX_BUILDDIR/cli/infernix
 work=$PWD/plugins.tmp

@@ -3,6 +3,7 @@
 # Real .so files, one for each fault: the refusal must name it, and must come before any code of the plugin runs wherever the file
 # alone shows the fault.
 set -u
+minor=$(sed -n 's/^#define IFX_ABI_MINOR \([0-9]*\)u/\1/p' "$IFX_SRCDIR/include/infernix/plugin.h")
 here=$IFX_SRCDIR/tests/abi
 work=$PWD/refusals.tmp
 rm -rf "$work" && mkdir "$work" || exit 1
