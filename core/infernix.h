@@ -91,7 +91,7 @@ int32_t ifx_sequence_create(struct ifx_model *m, struct ifx_sequence **out);
 void ifx_sequence_destroy(struct ifx_sequence *s);
 int32_t ifx_sequence_reset(struct ifx_sequence *s);
 uint64_t ifx_sequence_length(const struct ifx_sequence *s);
-/* Copies state and KV: for tests now, for prefix reuse later. */
+/* Copies state and KV. */
 int32_t ifx_sequence_copy(const struct ifx_sequence *from, struct ifx_sequence **out);
 
 /* Observers for trace and tests; each may be NULL.  Called on the calling thread with host memory. */
@@ -106,18 +106,42 @@ void ifx_sequence_observe(struct ifx_sequence *s, const struct ifx_observer *o);
 /* Feeds tokens in chunks of prefill_chunk.  logits: NULL, or n_logits * vocab floats for the LAST n_logits of the tokens.  IFX_ELIMIT past the context;
  * IFX_ENONFINITE when a logit row asked for is not finite (the sequence is then unusable until reset); IFX_ECANCELLED. */
 int32_t ifx_sequence_feed(struct ifx_sequence *s, const int32_t *tokens, uint64_t n, uint64_t n_logits, float *logits);
-/* One step for several sequences of one model together (each at most once).  Per item as ifx_sequence_feed, but all tokens go in one step: their sum
- * is at most prefill_chunk, the logits wanted at most max(max_sequences, 8) in all.  `status` is the item's own: a sequence that breaks does not
- * stop the others.  The function's own status is for what concerns all. */
+/* One step for several sequences of one model together, each at most once and with at most prefill_chunk tokens of its own: decode columns of many
+ * sequences beside the next piece of a prompt.  Company changes no bit: items of at most 8 tokens go through the model side by side, at most 8 columns
+ * at a time, and a longer one goes by itself, so each gets what it would get alone.
+ * An item that cannot be fed or that breaks has its status and its text and does not stop the others; nothing of a refused one (IFX_EINVAL,
+ * IFX_ELIMIT) is fed.  The function's own status is for what ends everything: IFX_EDEVICE and below, IFX_EINVAL for items of two models; then look at no item. */
 struct ifx_batch_item {
     struct ifx_sequence *sequence;
     const int32_t *tokens;
     uint32_t n;
-    uint32_t n_logits;
-    float *logits; /* n_logits * vocab */
+    uint32_t n_logits; /* logit rows wanted, of the last n_logits tokens */
+    float *logits; /* n_logits * vocab; host memory */
     int32_t status;
+    uint32_t reserved;
+    const char *error; /* the text of status, or NULL; valid until the sequence's next call */
 };
 int32_t ifx_batch_feed(struct ifx_batch_item *items, uint32_t count);
+/* How many of the next `left` tokens of a prompt a step should take: at most prefill_chunk; steps end where the next prompt that begins in the
+ * same way would cut too, and at the last whole KV page of a prompt when prefixes are kept. */
+uint32_t ifx_sequence_take(const struct ifx_sequence *s, uint64_t left);
+
+/* ---- prefix reuse: what sequences have read is kept within prefix_cache_bytes, and a prompt that begins like it starts from there ----
+ * A snapshot is the recurrent state after some tokens and the KV pages of those tokens, which it shares with the sequences that read them.
+ * Prompts fed in steps of ifx_sequence_take are kept at the end of each step and at their last whole page of 64 tokens.  Nothing is kept
+ * before a finite logit row proves it; nothing of a broken sequence is. */
+/* Lets an empty sequence begin with the longest kept beginning of tokens[0 .. n), at most n - 1 of them: the last one has to be fed to get logits.
+ * *cached: how many; the sequence then has that length, and holds exactly what the sequence had that was kept.  0 when nothing fits. */
+int32_t ifx_sequence_attach(struct ifx_sequence *s, const int32_t *tokens, uint64_t n, uint64_t *cached);
+/* Keeps what the sequence holds now (at the end of a turn).  Not an error when there is no room or no cache. */
+int32_t ifx_sequence_publish(struct ifx_sequence *s);
+struct ifx_prefix_stats {
+    uint64_t lookups, hits, tokens_asked, tokens_reused; /* all of these only grow */
+    uint64_t kept, evicted;
+    uint64_t snapshots, bytes, bytes_limit; /* now */
+};
+void ifx_prefix_stats(struct ifx_model *m, struct ifx_prefix_stats *out);
+
 /* Float access to the recurrent state of a sequence (tests). */
 const float *ifx_sequence_state(const struct ifx_sequence *s, uint64_t *count);
 

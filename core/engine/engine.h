@@ -12,7 +12,7 @@
 #define ENGINE_PAGE_TOKENS   64u
 #define ENGINE_DEFAULT_CTX   4096u
 #define ENGINE_DEFAULT_CHUNK 512u
-#define ENGINE_BATCH_LOGITS  8u
+#define ENGINE_PASS_ITEMS    IFX_NARROW_COLUMNS /* sequences of one pass */
 #define ENGINE_ATTEND_ROWS   64u /* query rows (queries x group) of one attention tile */
 #define ENGINE_ATTEND_PARTS  64u /* at most so many parts over token ranges */
 #define ENGINE_ATTEND_RANGE  256u /* tokens below which a range is not cut */
@@ -38,7 +38,7 @@ struct step_buffers {
     int32_t *tokens, *positions;
     struct ifx_segment *segments;
     uint32_t *logit_columns;
-    float *logits; /* [max_logits, vocab]: batches of several sequences */
+    float *logits; /* [max_logits, vocab]: passes of several sequences */
     /* MoE */
     void *router_ws, *moe_ws;
     float *router_logits, *router_weights;
@@ -93,19 +93,22 @@ struct ifx_sequence {
     uint32_t *blocks; /* block of each ENGINE_PAGE_TOKENS tokens */
     uint32_t n_blocks, max_blocks;
     void **pages; /* [n_kv_layers][max_blocks] */
+    int32_t *tokens; /* [n_ctx]: what was fed */
     char *broken; /* why no further token can be fed, or NULL */
+    char *error;  /* text of the last item that failed, or NULL */
     struct ifx_observer observer;
     bool observed;
 };
 
-/* One step being run: what services find behind their ctx. */
+/* One pass being run: what services find behind their ctx. */
 struct engine_step {
     struct ifx_model *model;
-    struct ifx_batch_item *items;
+    struct ifx_batch_item *items[ENGINE_PASS_ITEMS]; /* item i has segment i */
     uint32_t count;
+    uint32_t columns;
     bool watch;  /* observers want every column */
     bool narrow; /* too short to be worth a cancellation in its middle */
-    int32_t bad_layer; /* first layer with a non-finite column, INT32_MIN: none */
+    int32_t bad_layer[ENGINE_PASS_ITEMS]; /* first layer with a non-finite column of the item, INT32_MIN: none */
 };
 
 /* load.c */
@@ -145,8 +148,16 @@ int32_t engine_moe(const struct ifx_services *sv, uint32_t moe_layer, const floa
 /* step.c */
 int32_t step_buffers_create(struct ifx_model *m);
 void step_buffers_destroy(struct ifx_model *m);
+/* Runs one pass and gives each item its status; the caller holds the lock and has checked the items and reserved their pages. */
+int32_t engine_run_step(struct engine_step *step);
+/* Column t of the n that a service sees is not finite after (or in) a layer. */
+void engine_bad_column(struct engine_step *step, uint32_t n, uint32_t t, int32_t layer);
 /* True when all values are finite. */
 bool engine_finite(const float *x, uint64_t n);
+
+/* batch.c */
+/* Gives an item its status and, from the error record, its text. */
+void engine_fail_item(struct ifx_batch_item *it, int32_t status);
 
 /* generation_config.c */
 int32_t engine_read_stop_ids(struct ifx_model *m);

@@ -42,8 +42,7 @@ static int32_t check_routes(struct engine_step *step, const struct ifx_moe_layer
         for (uint32_t r = 0; r < l->top_k; r++)
             sum += w[r];
         if (!isfinite(sum)) {
-            if (step->bad_layer == INT32_MIN)
-                step->bad_layer = (int32_t)l->layer;
+            engine_bad_column(step, n, t, (int32_t)l->layer);
             for (uint32_t r = 0; r < l->top_k; r++) {
                 ids[r] = (int32_t)r;
                 w[r] = NAN;
@@ -61,7 +60,7 @@ static int32_t observe_routes(const struct engine_step *step, const struct ifx_m
     const struct step_buffers *b = &step->model->step;
     for (uint32_t i = 0; i < step->count; i++) {
         const struct ifx_segment *seg = &b->segments[i];
-        const struct ifx_sequence *s = step->items[i].sequence;
+        const struct ifx_sequence *s = seg->sequence;
         uint64_t at = (uint64_t)seg->column0 * l->top_k;
         if (!s->observed || !s->observer.router || seg->column0 + seg->n > n)
             continue;

@@ -18,6 +18,9 @@ static int32_t allocate(struct ifx_sequence *s)
             return st;
         s->state = state;
     }
+    s->tokens = base_calloc(m->n_ctx, sizeof *s->tokens);
+    if (!s->tokens)
+        return IFX_ENOMEM;
     if (layers) {
         s->blocks = base_calloc(s->max_blocks, sizeof *s->blocks);
         s->pages = base_calloc(layers * s->max_blocks, sizeof *s->pages);
@@ -63,7 +66,9 @@ void ifx_sequence_destroy(struct ifx_sequence *s)
         m->dev->ops->mem_free(m->dev, s->state);
     base_free(s->blocks);
     base_free(s->pages);
+    base_free(s->tokens);
     base_free(s->broken);
+    base_free(s->error);
     base_free(s);
 }
 
@@ -99,6 +104,7 @@ static int32_t copy_into(const struct ifx_sequence *from, struct ifx_sequence *t
         st = op->copy(m->dev, m->stream, to->state, from->state, m->desc->state_bytes, IFX_COPY_ON_DEVICE);
     if (!st)
         st = op->stream_sync(m->dev, m->stream);
+    memcpy(to->tokens, from->tokens, from->length * sizeof *to->tokens);
     to->length = from->length;
     return st;
 }
