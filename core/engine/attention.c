@@ -63,7 +63,7 @@ static void merge_row(const struct attend_run *r, uint64_t first, uint64_t row, 
 
 static float *out_row(const struct attention_call *c, uint32_t head, uint32_t q0, uint64_t row)
 {
-    return c->out + (q0 + row / c->group) * c->ldo +
+    return c->a->out + (q0 + row / c->group) * c->a->ldo +
            (head * (uint64_t)c->group + row % c->group) * c->m->desc->head_dim;
 }
 
@@ -97,8 +97,9 @@ static int32_t attend_part(const struct attend_run *r, uint32_t head, uint32_t q
     }
     struct ifx_kv_attend call = {.struct_size = sizeof call, .kv_head = head, .pages = (const void *const *)c->pages,
                                  .pos0 = c->pos0, .t0 = t0, .t1 = t1, .q0 = q0, .q1 = q1, .group = c->group,
-                                 .scale = c->scale, .q = c->q + head * (uint64_t)c->group * c->ldq_head, .ldq = c->ldq,
-                                 .ldq_head = c->ldq_head, .m = part->m, .l = part->l, .acc = part->acc};
+                                 .scale = c->a->scale, .q = c->a->q + head * (uint64_t)c->group * c->a->ldq_head,
+                                 .ldq = c->a->ldq, .ldq_head = c->a->ldq_head, .rows = c->a->rows, .n_rows = c->a->n_rows,
+                                 .ld_rows = c->a->ld_rows, .m = part->m, .l = part->l, .acc = part->acc};
     return c->m->kv_ops->attend(c->m->kv, &call);
 }
 
@@ -145,21 +146,19 @@ static int32_t attend(const struct attention_call *c)
     return base_pool_run(c->m->ctx->pool, (uint64_t)kv_heads * r.n_tiles * r.n_ranges, attend_task, &r);
 }
 
-int32_t engine_attention(const struct ifx_services *sv, const struct ifx_segment *segment, uint32_t kv_layer, const float *q,
-                         uint64_t ldq, uint64_t ldq_head, const float *k, uint64_t ldk, const float *v, uint64_t ldv,
-                         float scale, float *out, uint64_t ldo)
+int32_t engine_attention(const struct ifx_services *sv, const struct ifx_attention *a)
 {
     const struct engine_step *step = sv->ctx;
     const struct ifx_model *m = step->model;
+    const struct ifx_segment *segment = a->segment;
     struct ifx_sequence *s = segment->sequence;
-    void **pages = s->pages + (uint64_t)kv_layer * s->max_blocks;
+    void **pages = s->pages + (uint64_t)a->kv_layer * s->max_blocks;
     struct ifx_kv_append append = {.struct_size = sizeof append, .n = segment->n, .pages = pages, .pos0 = segment->pos0,
-                                   .k = k, .v = v, .ldk = ldk, .ldv = ldv};
+                                   .k = a->k, .v = a->v, .ldk = a->ldk, .ldv = a->ldv};
     int32_t st = m->kv_ops->append(m->kv, &append);
     if (st)
         return st;
-    struct attention_call c = {.m = m, .pages = pages, .pos0 = segment->pos0, .n = segment->n,
-                               .group = m->desc->n_q_heads / m->desc->n_kv_heads, .q = q, .ldq = ldq,
-                               .ldq_head = ldq_head, .scale = scale, .out = out, .ldo = ldo};
+    struct attention_call c = {.m = m, .a = a, .pages = pages, .pos0 = segment->pos0, .n = segment->n,
+                               .group = m->desc->n_q_heads / m->desc->n_kv_heads};
     return m->oracle ? attention_ref(&c) : attend(&c);
 }

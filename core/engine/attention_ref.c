@@ -37,16 +37,19 @@ static int32_t attend_one(void *ctx, uint64_t task, uint32_t worker)
 {
     struct ref_attention *r = ctx;
     const struct attention_call *c = r->c;
+    const struct ifx_attention *a = c->a;
     uint32_t heads = c->m->desc->n_q_heads, d = c->m->desc->head_dim, head = (uint32_t)(task % heads);
-    uint64_t i = task / heads, visible = c->pos0 + i + 1;
-    const float *q = c->q + i * c->ldq + head * c->ldq_head;
+    uint64_t i = task / heads, visible = a->rows ? a->n_rows[i] : c->pos0 + i + 1;
+    const int32_t *rows = a->rows ? a->rows + i * a->ld_rows : NULL;
+    const float *q = a->q + i * a->ldq + head * a->ldq_head;
     const double *k = r->k + head / c->group * r->tokens * d, *v = r->v + head / c->group * r->tokens * d;
     double *p = r->scores + worker * r->tokens, most = -INFINITY, sum = 0;
     for (uint64_t t = 0; t < visible; t++) {
+        const double *row = k + (rows ? (uint64_t)rows[t] : t) * d;
         double s = 0;
         for (uint32_t j = 0; j < d; j++)
-            s += (double)q[j] * k[t * d + j];
-        p[t] = s * c->scale;
+            s += (double)q[j] * row[j];
+        p[t] = s * a->scale;
         most = p[t] > most ? p[t] : most;
     }
     for (uint64_t t = 0; t < visible; t++)
@@ -54,8 +57,8 @@ static int32_t attend_one(void *ctx, uint64_t task, uint32_t worker)
     for (uint32_t j = 0; j < d; j++) {
         double o = 0;
         for (uint64_t t = 0; t < visible; t++)
-            o += p[t] * v[t * d + j];
-        c->out[i * c->ldo + (uint64_t)head * d + j] = (float)(o / sum);
+            o += p[t] * v[(rows ? (uint64_t)rows[t] : t) * d + j];
+        a->out[i * a->ldo + (uint64_t)head * d + j] = (float)(o / sum);
     }
     return IFX_OK;
 }

@@ -125,19 +125,13 @@ void kv_release(struct ifx_sequence *s);
 
 /* attention.c, attention_ref.c: the service of model.h */
 uint64_t attention_parts(const struct ifx_model *m);
-int32_t engine_attention(const struct ifx_services *sv, const struct ifx_segment *segment, uint32_t kv_layer, const float *q,
-                         uint64_t ldq, uint64_t ldq_head, const float *k, uint64_t ldk, const float *v, uint64_t ldv,
-                         float scale, float *out, uint64_t ldo);
+int32_t engine_attention(const struct ifx_services *sv, const struct ifx_attention *call);
 struct attention_call {
     const struct ifx_model *m;
+    const struct ifx_attention *a;
     void *const *pages;
     uint64_t pos0;
     uint32_t n, group;
-    const float *q;
-    uint64_t ldq, ldq_head;
-    float scale;
-    float *out;
-    uint64_t ldo;
 };
 int32_t attention_ref(const struct attention_call *c);
 

@@ -110,15 +110,15 @@ struct ifx_norm_rope {
     uint64_t ldy, ldy_head;
 };
 
-/* Causal depthwise convolution over tokens with kernel `kernel` and dilation 1, then silu, for one sequence:
- * y[t, c] = silu( sum_j w[c, j] * in[t - (kernel-1) + j, c] ), where in[t < 0] is the state.
- * state: [channels, kernel-1], the last kernel-1 inputs before the call, oldest first; replaced by those at the end.
+/* Causal depthwise convolution over tokens with kernel `kernel` and a dilation, then silu, for one sequence:
+ * y[t, c] = silu( sum_j w[c, j] * in[t - (kernel-1-j) * dilation, c] ), where in[t < 0] is the state.
+ * state: [channels, (kernel-1) * dilation], the last inputs before the call, oldest first; replaced by those at the end.
  * Not in place. */
 struct ifx_conv {
     uint32_t n;
     uint32_t channels;
-    uint32_t kernel; /* 2..8 */
-    uint32_t reserved;
+    uint32_t kernel;   /* 2..8 */
+    uint32_t dilation; /* 0 and 1: none; at most 16 */
     const float *x;
     uint64_t ldx;
     const float *w; /* [channels, kernel] float32 */
@@ -266,6 +266,107 @@ struct ifx_sample {
     void *ws; /* sample_ws_bytes(n, vocab) */
 };
 
+/* ---- several residual streams ---- */
+
+/* y = act(scale * x), [n, width].  y may be x. */
+struct ifx_activate {
+    uint32_t n;
+    uint32_t width;
+    uint32_t act; /* IFX_ACT_* */
+    float scale;
+    const float *x;
+    uint64_t ldx;
+    float *y;
+    uint64_t ldy;
+};
+
+/* y[t, :] = mean over s of sigmoid(gate[t, s, :]) * x[t, s, :].  x, gate: [n, streams, width], rows ldx / ldg apart. */
+struct ifx_stream_mix {
+    uint32_t n;
+    uint32_t streams; /* 1..8 */
+    uint32_t width;
+    uint32_t reserved;
+    const float *x, *gate;
+    uint64_t ldx, ldg;
+    float *y;
+    uint64_t ldy;
+};
+
+/* y[t, s, :] += 2 sigmoid(scale * inject[t, s]) * x[t, :].  y: [n, streams, width]; inject [n, streams], rows ldi apart. */
+struct ifx_stream_inject {
+    uint32_t n;
+    uint32_t streams;
+    uint32_t width;
+    float scale;
+    const float *x;
+    uint64_t ldx;
+    const float *inject;
+    uint64_t ldi;
+    float *y;
+    uint64_t ldy;
+};
+
+/* y[t, s, :] = sigmoid(r(g)) * value[t, :], g = (key[t, s] . query[t, s]) / sqrt(width), r(g) = sign(g) sqrt(max(|g|, 1e-6)).
+ * key, query, y: [n, streams, width]. */
+struct ifx_stream_gate {
+    uint32_t n;
+    uint32_t streams;
+    uint32_t width;
+    uint32_t reserved;
+    const float *key, *query;
+    uint64_t ldk, ldq;
+    const float *value;
+    uint64_t ldv;
+    float *y;
+    uint64_t ldy;
+};
+
+/* ---- block selection ----
+ * Beside each KV page lies an index plane: at pages[t / page_tokens] + offset, the raw keys [page_tokens, d] of the tokens (bf16;
+ * float32 with IFX_DEVICE_ORACLE), then, 64-byte aligned, the block keys [page_tokens / ratio, d] in float32.
+ * A block is `ratio` tokens, aligned at position 0; page_tokens is a multiple of ratio. */
+struct ifx_index_plane {
+    void *const *pages; /* device memory: page addresses, as in kv.h */
+    uint64_t offset;
+    uint32_t page_tokens;
+    uint32_t ratio;
+    uint32_t d;
+    uint32_t reserved;
+};
+/* Stores the raw keys of n tokens at consecutive positions and makes the keys of the blocks that they complete: the mean of the
+ * stored keys (float32, then rounded to bf16; not on the oracle), RMSNorm with (1 + w), rotary embedding at the block's first
+ * position. */
+struct ifx_index_append {
+    uint32_t n;
+    uint32_t rotary;
+    struct ifx_index_plane plane;
+    const int32_t *positions; /* [n] */
+    const float *k;           /* [n, d], rows ldk apart */
+    uint64_t ldk;
+    const float *w;        /* [d] */
+    const float *inv_freq; /* [rotary / 2] */
+    float eps;
+    uint32_t reserved;
+};
+
+/* Which tokens each query sees: of the complete blocks among tokens 0..positions[i] those budget / ratio with the highest
+ * scores, score(b) = sum over heads of max(0, q[i, h] . key[b]) / sqrt(d), ties to the lower block; and the tail of fewer than ratio
+ * tokens.  rows[i]: token positions ascending, n_rows[i] of them. */
+struct ifx_block_select {
+    uint32_t n;
+    uint32_t heads;
+    uint32_t budget;     /* tokens, a multiple of ratio */
+    uint32_t max_tokens; /* a bound that the host knows: every position is below it */
+    struct ifx_index_plane plane;
+    const int32_t *positions; /* [n] */
+    const float *q;           /* after norm and rotary embedding: head h of query i at q + i * ldq + h * d */
+    uint64_t ldq;
+    int32_t *rows; /* budget + ratio - 1 each, rows ld_rows apart */
+    uint64_t ld_rows;
+    uint32_t *n_rows; /* [n] */
+    void *ws;         /* block_select_ws_bytes */
+};
+
 /* Device attention over a KV format is the engine's service (it joins a format's attend with a device); see model.h. */
 
 struct ifx_device;
@@ -319,6 +420,13 @@ struct ifx_device_ops {
     int32_t (*group)(struct ifx_device *dev, void *stream, const struct ifx_group *op);
     uint64_t (*sample_ws_bytes)(struct ifx_device *dev, uint32_t n, uint32_t vocab);
     int32_t (*sample)(struct ifx_device *dev, void *stream, const struct ifx_sample *op);
+    int32_t (*activate)(struct ifx_device *dev, void *stream, const struct ifx_activate *op);
+    int32_t (*stream_mix)(struct ifx_device *dev, void *stream, const struct ifx_stream_mix *op);
+    int32_t (*stream_inject)(struct ifx_device *dev, void *stream, const struct ifx_stream_inject *op);
+    int32_t (*stream_gate)(struct ifx_device *dev, void *stream, const struct ifx_stream_gate *op);
+    int32_t (*index_append)(struct ifx_device *dev, void *stream, const struct ifx_index_append *op);
+    uint64_t (*block_select_ws_bytes)(struct ifx_device *dev, const struct ifx_block_select *op);
+    int32_t (*block_select)(struct ifx_device *dev, void *stream, const struct ifx_block_select *op);
 
     /* Kernels of format plugins.  NULL, or returns NULL: the device runs none. */
     const struct ifx_compute *(*compute)(struct ifx_device *dev);

@@ -66,6 +66,16 @@ struct ifx_moe_layer {
     uint32_t reserved;
 };
 
+/* A table too large for memory: rows are read from the checkpoint as tokens need them.  Stored as NAME.weight [rows, cols], or in
+ * parts NAME.shard_0.weight, NAME.shard_1.weight, ... one after the other along the rows; bf16, f16, f32, or FP8 e4m3 with one scale
+ * (NAME.weight_scale). */
+struct ifx_row_table {
+    char name[120]; /* logical */
+    uint64_t rows;
+    uint32_t cols;
+    uint32_t per_token; /* rows that a token needs */
+};
+
 struct ifx_model_desc {
     uint32_t struct_size;
     uint32_t vocab;
@@ -82,6 +92,13 @@ struct ifx_model_desc {
     uint32_t n_q_heads;
     uint32_t residual_width; /* values of the residual stream a column: hidden * streams */
     uint64_t state_bytes; /* recurrent state of one sequence: float32, zero at the start */
+    /* Block selection (device.h): an index plane beside each KV page.  index_dim 0: none. */
+    uint32_t index_dim;
+    uint32_t index_ratio;
+    /* Tables whose rows the host looks up by token n-grams, kept on disk (struct ifx_row_table). */
+    const struct ifx_row_table *tables;
+    uint32_t n_tables;
+    uint32_t history; /* tokens before a segment that row_ids looks at */
 };
 
 /* ---- one step ---- */
@@ -96,16 +113,28 @@ struct ifx_segment {
 };
 
 /* What the core does for a family.  `layer` counts KV layers or MoE layers, each from 0. */
+/* K, V [n, n_kv_heads, d] of a segment (rows ldk / ldv apart) are stored, then q [n, n_q_heads, d], at q + t * ldq + h * ldq_head,
+ * attends: out [n, n_q_heads, d] (ldo apart) = softmax(scale q k^T, causal) v. */
+struct ifx_attention {
+    const struct ifx_segment *segment;
+    uint32_t kv_layer;
+    float scale;
+    const float *q, *k, *v;
+    uint64_t ldq, ldq_head, ldk, ldv;
+    float *out;
+    uint64_t ldo;
+    /* Which tokens each column of the segment sees, as block_select writes them; NULL: all up to its own. */
+    const int32_t *rows;
+    const uint32_t *n_rows;
+    uint64_t ld_rows;
+};
+
 #define IFX_OBSERVE_HIDDEN 1u /* residual after layer `layer` (-1: embedding): float32 [n, residual_width] */
 struct ifx_services {
     uint32_t struct_size;
     uint32_t reserved;
     void *ctx;
-    /* Stores K, V [n, n_kv_heads, d] of a segment (rows ldk / ldv apart), then attends: out[n, n_q_heads, d] (ldo apart) =
-     * softmax(scale q k^T, causal) v for q [n, n_q_heads, d] at q + t * ldq + h * ldq_head. */
-    int32_t (*attention)(const struct ifx_services *s, const struct ifx_segment *segment, uint32_t kv_layer,
-                         const float *q, uint64_t ldq, uint64_t ldq_head, const float *k, uint64_t ldk,
-                         const float *v, uint64_t ldv, float scale, float *out, uint64_t ldo);
+    int32_t (*attention)(const struct ifx_services *s, const struct ifx_attention *call);
     /* y[n, H] = sum over the top-k experts of weight * expert(x), router included.  x [n, H]. */
     int32_t (*moe)(const struct ifx_services *s, uint32_t moe_layer, const float *x, uint64_t ldx, uint32_t n,
                    float *y, uint64_t ldy);
@@ -115,6 +144,12 @@ struct ifx_services {
                        uint32_t n);
     /* Polled by a family between layers: nonzero ends the step with IFX_ECANCELLED.  NULL: never. */
     uint32_t (*cancelled)(const struct ifx_services *s);
+    /* Where the index keys of a segment's sequence lie for one KV layer; the pages of the segment's own tokens are there. */
+    int32_t (*index_plane)(const struct ifx_services *s, const struct ifx_segment *segment, uint32_t kv_layer,
+                           struct ifx_index_plane *out);
+    /* Enqueues y [n, per_token * cols] = the rows of a table for the step's columns, float32 (see row_ids): they were asked for when
+     * the step began. */
+    int32_t (*table_rows)(const struct ifx_services *s, uint32_t table, float *y);
 };
 
 #define IFX_STEP_ALL_COLUMNS 1u /* somebody looks at every column after the last layer too */
@@ -151,6 +186,9 @@ struct ifx_model_ops {
     const struct ifx_model_desc *(*describe)(void *model); /* lives as long as the model */
     uint64_t (*workspace_bytes)(void *model, struct ifx_device *dev, uint32_t n, uint32_t n_logits);
     int32_t (*forward)(void *model, const struct ifx_step *step);
+    /* Rows of a table for n tokens of one sequence: ids[t, per_token].  tokens[-1] .. tokens[-history] are those before,
+     * history <= desc.history, fewer only at the start of the sequence.  Pure, any thread.  NULL without tables. */
+    void (*row_ids)(void *model, uint32_t table, const int32_t *tokens, uint32_t history, uint32_t n, int64_t *ids);
 };
 
 #ifdef __cplusplus

@@ -251,8 +251,10 @@ static int32_t attention(const struct run *r, const struct layer *l)
     for (uint32_t i = 0; i < r->s->n_segments; i++) {
         const struct ifx_segment *seg = &r->s->segments[i];
         uint64_t c = seg->column0;
-        TRY(sv->attention(sv, seg, l->index, b->qg + c * ldq, ldq, ldq_head, b->k + c * kv_width, kv_width,
-                          b->v + c * kv_width, kv_width, scale, b->attn + c * q_width, q_width));
+        struct ifx_attention call = {.segment = seg, .kv_layer = l->index, .scale = scale, .q = b->qg + c * ldq, .ldq = ldq,
+                                     .ldq_head = ldq_head, .k = b->k + c * kv_width, .ldk = kv_width,
+                                     .v = b->v + c * kv_width, .ldv = kv_width, .out = b->attn + c * q_width, .ldo = q_width};
+        TRY(sv->attention(sv, &call));
     }
     struct ifx_sigmoid_gate gate = {.n = r->n, .heads = m->q_heads, .d = d, .x = b->attn, .ldx = q_width,
                                     .gate = b->qg + d, .ldg = ldq, .ldg_head = ldq_head};
