@@ -220,8 +220,9 @@ struct ifx_router {
     float *weights; /* [n, top_k] */
 };
 
-/* y[t, :] (+)= sum over r ascending of weights[t, r] * parts[t * top_k + r, :], in float32: the accumulator starts at +0 and takes
- * one fused multiply-add a rank; with accumulate the old y is added last. */
+/* y[t, :] (+)= sum over r ascending of weights[t, r] * parts[row(t * top_k + r), :], in float32: the accumulator starts at +0 and
+ * takes one fused multiply-add a rank; with accumulate the old y is added last.  row(p) = index ? index[p] : p: parts that were
+ * computed in several places need not be moved together. */
 struct ifx_combine {
     uint32_t n;
     uint32_t top_k;
@@ -232,6 +233,7 @@ struct ifx_combine {
     const float *weights; /* [n, top_k] */
     float *y;
     uint64_t ldy;
+    const uint32_t *index; /* [n * top_k] or NULL */
 };
 
 /* Sorts the pairs of a routing by expert (expert.h): offsets, rows; and the touched experts ascending in `entries`, padded
@@ -432,7 +434,8 @@ struct ifx_device_ops {
     const struct ifx_compute *(*compute)(struct ifx_device *dev);
     /* Runs fn(ctx) on the host when the stream gets there; it must not call the device, and may touch device memory only with
      * IFX_DEVICE_HOST_CALLS.  A failing fn fails the stream's next sync with its status and error text.  work: its cost,
-     * or NULL.  NULL op: not available. */
+     * or NULL; it stays until fn has returned and is read then, for fn may find out and fill in what there was to do.
+     * NULL op: not available. */
     int32_t (*host_call)(struct ifx_device *dev, void *stream, int32_t (*fn)(void *ctx), void *ctx,
                          const struct ifx_work *work);
     /* Seconds of the device's clock, the one that bench and balance read: monotonic.  NULL: the host's. */

@@ -88,8 +88,10 @@ int32_t ref_combine(struct ifx_device *dev, void *stream, const struct ifx_combi
     for (uint64_t t = 0; t < op->n; t++)
         for (uint64_t i = 0; i < op->width; i++) {
             float sum = 0.0f;
-            for (uint64_t r = 0; r < op->top_k; r++)
-                sum = fmaf(op->weights[t * op->top_k + r], op->parts[(t * op->top_k + r) * op->ldp + i], sum);
+            for (uint64_t r = 0; r < op->top_k; r++) {
+                uint64_t pair = t * op->top_k + r, row = op->index ? op->index[pair] : pair;
+                sum = fmaf(op->weights[pair], op->parts[row * op->ldp + i], sum);
+            }
             float *y = &op->y[t * op->ldy + i];
             *y = op->accumulate ? sum + *y : sum;
         }

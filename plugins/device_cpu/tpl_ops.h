@@ -211,13 +211,15 @@ static void combine(const void *arg, uint64_t t0, uint64_t t1)
 {
     const struct ifx_combine *op = arg;
     for (uint64_t t = t0; t < t1; t++) {
-        const float *weights = op->weights + t * op->top_k, *parts = op->parts + t * op->top_k * op->ldp;
+        const float *weights = op->weights + t * op->top_k;
         float *y = op->y + t * op->ldy;
         for (uint64_t i = 0; i < op->width; i += VW) {
             uint64_t left = op->width - i;
             vf sum = v_zero();
-            for (uint64_t r = 0; r < op->top_k; r++)
-                sum = v_fma_exact(v_set1(weights[r]), v_get(parts + r * op->ldp + i, left), sum);
+            for (uint64_t r = 0; r < op->top_k; r++) {
+                uint64_t row = op->index ? op->index[t * op->top_k + r] : t * op->top_k + r;
+                sum = v_fma_exact(v_set1(weights[r]), v_get(op->parts + row * op->ldp + i, left), sum);
+            }
             v_put(y + i, op->accumulate ? v_add(sum, v_get(y + i, left)) : sum, left);
         }
     }

@@ -170,7 +170,7 @@ static void gates_and_adds(const struct pair *t, uint64_t *rng)
     mat_free(&x);
 }
 
-/* Exact: every step is fixed by the contract. */
+/* Exact: every step is fixed by the contract.  Half the time the parts lie anywhere and an index says where. */
 static void combine(const struct pair *t, uint64_t *rng)
 {
     uint32_t n = pick(rng, 20), k = 1 + rng_below(rng, 10), width = pick(rng, 300);
@@ -178,11 +178,33 @@ static void combine(const struct pair *t, uint64_t *rng)
     struct mat got = mat_random(rng, n, width, width + 2, 1.0f), want = mat_copy(&got);
     struct ifx_combine op = {.n = n, .top_k = k, .width = width, .accumulate = rng_below(rng, 2), .parts = parts.p,
                              .ldp = parts.ld, .weights = weights.p, .y = want.p, .ldy = want.ld};
+    uint32_t index[200];
+    struct mat scattered = mat_copy(&parts);
     t->ref->ops->combine(t->ref, NULL, &op);
+    if (rng_below(rng, 2)) {
+        for (uint32_t p = 0; p < n * k; p++)
+            index[p] = p;
+        for (uint32_t p = n * k; p > 1; p--) {
+            uint32_t other = rng_below(rng, p), moved = index[p - 1];
+            index[p - 1] = index[other];
+            index[other] = moved;
+        }
+        for (uint32_t p = 0; p < n * k; p++)
+            memcpy(scattered.p + index[p] * scattered.ld, parts.p + p * parts.ld, width * sizeof(float));
+        op.parts = scattered.p;
+        op.index = index;
+        struct mat ref = mat_copy(&got);
+        op.y = ref.p;
+        t->ref->ops->combine(t->ref, NULL, &op);
+        DESCRIBE("ref combine by index n=%u top_k=%u width=%u", n, k, width);
+        mat_same_bits(&ref, &want, what);
+        mat_free(&ref);
+    }
     op.y = got.p;
     t->dev->ops->combine(t->dev, NULL, &op);
-    DESCRIBE("%s combine n=%u top_k=%u width=%u", t->name, n, k, width);
+    DESCRIBE("%s combine n=%u top_k=%u width=%u%s", t->name, n, k, width, op.index ? " by index" : "");
     mat_same_bits(&got, &want, what);
+    mat_free(&scattered);
     mat_intact(&got, what);
     mat_free(&got);
     mat_free(&want);
