@@ -4,11 +4,13 @@
  */
 #include "config.h"
 #include "base.h"
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -58,6 +60,61 @@ static int32_t resolve_target(const char *path, bool force, char **out)
     return *out != NULL ? IFX_OK : IFX_ENOMEM;
 }
 
+/* NAME.PID-N.tmp of this target. */
+static bool is_temporary(const char *entry, const char *name, size_t n)
+{
+    const char *p = entry + n;
+    if (strncmp(entry, name, n) != 0 || *p++ != '.')
+        return false;
+    size_t pid = strspn(p, "0123456789");
+    p += pid;
+    if (pid == 0 || *p++ != '-')
+        return false;
+    size_t number = strspn(p, "0123456789");
+    return number > 0 && strcmp(p + number, ".tmp") == 0;
+}
+
+/* Removes a temporary whose writer is gone: it held a lock, which dies with a process however that ends.  (A process id says
+ * less: another container has others.) */
+static void remove_if_stale(int folder, const char *entry)
+{
+    struct stat st;
+    int fd = openat(folder, entry, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() && flock(fd, LOCK_EX | LOCK_NB) == 0) {
+        base_log(IFX_LOG_INFO, "removing %s, left behind by a process that was killed", entry);
+        (void)unlinkat(folder, entry, 0);
+    }
+    close(fd);
+}
+
+static void remove_stale(const char *path, const char *name, int dir)
+{
+    char *folder = dir ? base_format("%.*s", dir, path) : base_strdup(".");
+    char *prefix = base_format(".%.200s", name); /* see open_temporary */
+    int fd = folder && prefix ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+    for (const struct dirent *e = d ? readdir(d) : NULL; e != NULL; e = readdir(d))
+        if (is_temporary(e->d_name, prefix, strlen(prefix)))
+            remove_if_stale(dirfd(d), e->d_name);
+    if (d)
+        closedir(d);
+    else if (fd >= 0)
+        close(fd);
+    base_free(folder);
+    base_free(prefix);
+}
+
+/* Takes the lock that says "somebody is writing this"; false when remove_stale of another process was faster. */
+static bool claim(int fd)
+{
+    struct stat st;
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0)
+        return errno != EWOULDBLOCK; /* a file system without locks: nobody removes anything there */
+    return fstat(fd, &st) != 0 || st.st_nlink > 0;
+}
+
 static int32_t open_temporary(struct base_out *o)
 {
     const char *slash = strrchr(o->path, '/');
@@ -65,16 +122,21 @@ static int32_t open_temporary(struct base_out *o)
     int dir = slash ? (int)(slash - o->path) + 1 : 0;
     if (*name == 0)
         return base_error(IFX_EINVAL, "%s: ends in a slash, name a file", o->path);
+    remove_stale(o->path, name, dir);
     for (int i = 0; i < 100; i++) {
         base_free(o->temporary);
         o->temporary = base_format("%.*s.%.200s.%ld-%d.tmp", dir, o->path, name, (long)getpid(), i);
         if (o->temporary == NULL)
             return IFX_ENOMEM;
         o->fd = open(o->temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (o->fd >= 0)
+        if (o->fd >= 0 && claim(o->fd))
             return IFX_OK;
-        if (errno != EEXIST)
+        if (o->fd >= 0) {
+            close(o->fd);
+            o->fd = -1;
+        } else if (errno != EEXIST) {
             break;
+        }
     }
     int32_t status = out_error(o->path, "cannot create");
     base_free(o->temporary);
@@ -219,7 +281,7 @@ int32_t base_out_commit(struct base_out **out)
     if (status == IFX_OK && fsync(o->fd) != 0)
         status = out_error(o->path, "cannot write to disk");
     int fd = o->fd;
-    o->fd = -1;
+    o->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0); /* keeps the lock until the file has its name */
     if (close(fd) != 0 && status == IFX_OK)
         status = out_error(o->path, "cannot close");
     if (status == IFX_OK)

@@ -315,10 +315,16 @@ static void test_write_full_at_commit(void **state)
     assert_int_equal(count_files(), 0);
 }
 
+/* What a killed writer left is removed by the next one of that name; what a living one writes is not, nor what only looks alike. */
 static void test_killed(void **state)
 {
     (void)state;
-    const char *path = in_folder("killed");
+    static const char *const others[] = {".killed.12-3.tmp.x", ".killed.x-3.tmp", ".killed.12-.tmp", ".killed2.12-3.tmp",
+                                         "killed.12-3.tmp"};
+    char path[sizeof folder + 16];
+    snprintf(path, sizeof path, "%s/killed", folder); /* longer lived than what in_folder returns */
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        put(in_folder(others[i]), "");
     pid_t child = fork();
     if (child == 0) {
         struct base_out *o;
@@ -330,10 +336,17 @@ static void test_killed(void **state)
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFSIGNALED(status));
     assert_int_equal(access(path, F_OK), -1);
-    struct base_out *o; /* what it left is not in the way */
+    assert_int_equal(count_files(), 5 + 1);
+    struct base_out *living, *o;
+    assert_int_equal(base_out_open(path, false, &living), IFX_OK);
+    assert_int_equal(count_files(), 5 + 1);
     assert_int_equal(base_out_open(path, false, &o), IFX_OK);
+    assert_int_equal(count_files(), 5 + 2);
     assert_int_equal(base_out_commit(&o), IFX_OK);
     has_text(path, "");
+    assert_int_equal(base_out_write(living, "x", 1), IFX_OK);
+    base_out_abort(&living);
+    assert_int_equal(count_files(), 5 + 1);
 }
 
 static void group_file(const char *dir, const char *name, const char *text)
