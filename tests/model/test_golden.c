@@ -6,6 +6,7 @@
 #include "harness.h"
 
 #include <infernix/numerics.h>
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,6 +49,9 @@ struct prompt {
     float *hidden;      /* [layers + 1, width], last position */
     int32_t *route_ids; /* [layers, length, top_k] */
     float *route_weights;
+    const uint32_t *linear_layers; /* the layer of each linear attention */
+    uint8_t *moved; /* [layers, length]: the choice of experts differs from the reference's in this layer or was moved by one that
+                     * did: in an earlier layer, at this position or one before it */
 };
 
 static const char *tensor_name(const struct prompt *p, const char *what)
@@ -145,42 +149,79 @@ static bool in_set(const int32_t *set, uint32_t n, int32_t id, uint32_t *at)
     return false;
 }
 
+/* What the reference says of the router; rows [layers, n]. */
+struct routes {
+    int32_t *positions, *ids;
+    float *weights, *margins;
+    uint64_t n;
+};
+
+static void routes_open(const struct prompt *p, struct routes *r)
+{
+    uint64_t count;
+    r->positions = golden_ints(p->f, tensor_name(p, "router_positions"), &r->n);
+    r->ids = golden_ints(p->f, tensor_name(p, "router_ids"), &count);
+    r->weights = golden_floats(p->f, tensor_name(p, "router_weights"), &count);
+    r->margins = golden_floats(p->f, tensor_name(p, "router_margin"), &count);
+    assert_true(r->positions && r->ids && r->weights && r->margins);
+}
+
+static void routes_close(struct routes *r)
+{
+    base_free(r->positions);
+    base_free(r->ids);
+    base_free(r->weights);
+    base_free(r->margins);
+}
+
+/* Whether the experts of a row differ; with float32 tolerances it fails where the margin does not explain it. */
+static bool compare_route(const struct prompt *p, const struct routes *r, uint32_t layer, uint64_t i)
+{
+    uint64_t row = layer * r->n + i;
+    const int32_t *got = p->route_ids + ((uint64_t)layer * p->length + (uint32_t)r->positions[i]) * p->top_k;
+    const float *got_w = p->route_weights + (got - p->route_ids);
+    bool differs = false, near_tie = r->margins[row] < 1e-4f;
+    for (uint32_t k = 0; k < p->top_k; k++) {
+        uint32_t at;
+        int32_t id = r->ids[row * p->top_k + k];
+        float weight = r->weights[row * p->top_k + k];
+        bool there = in_set(got, p->top_k, id, &at);
+        differs |= !there;
+        if (p->target->exact && !near_tie && (!there || fabsf(got_w[at] - weight) > 1e-4f))
+            FAIL("%s length %u layer %u position %d: expert %d of weight %g, got %s %g", p->where, p->length, layer, r->positions[i],
+                 id, weight, there ? "weight" : "none", there ? got_w[at] : 0);
+    }
+    return differs;
+}
+
+/* Every other choice of experts is a near tie of the router, or follows from one: in an earlier layer at this position, or at an
+ * earlier position that attention or the recurrent state carries here. */
 static void check_routes(const struct prompt *p)
 {
-    uint64_t n, count;
-    int32_t *positions = golden_ints(p->f, tensor_name(p, "router_positions"), &n);
-    int32_t *ids = golden_ints(p->f, tensor_name(p, "router_ids"), &count);
-    float *weights = golden_floats(p->f, tensor_name(p, "router_weights"), &count);
-    float *margins = golden_floats(p->f, tensor_name(p, "router_margin"), &count);
-    uint32_t other = 0, seen = 0;
-    assert_non_null(positions);
-    assert_true(ids && weights && margins);
-    for (uint32_t l = 0; l < p->layers; l++)
-        for (uint64_t i = 0; i < n; i++) {
-            uint64_t row = l * n + i;
-            const int32_t *got = p->route_ids + ((uint64_t)l * p->length + (uint32_t)positions[i]) * p->top_k;
-            const float *got_w = p->route_weights + (got - p->route_ids);
-            if (margins[row] < (p->target->exact ? 1e-4f : 5e-3f))
-                continue;
-            bool differs = false;
-            for (uint32_t r = 0; r < p->top_k; r++) {
-                uint32_t at;
-                bool there = in_set(got, p->top_k, ids[row * p->top_k + r], &at);
-                differs |= !there;
-                if (p->target->exact && (!there || fabsf(got_w[at] - weights[row * p->top_k + r]) > 1e-4f))
-                    FAIL("%s length %u layer %u position %d: expert %d of weight %g, got %s %g", p->where, p->length, l,
-                         positions[i], ids[row * p->top_k + r], weights[row * p->top_k + r], there ? "weight" : "none",
-                         there ? got_w[at] : 0);
-            }
-            other += differs;
-            seen++;
+    struct routes r;
+    uint32_t other = 0, ties = 0;
+    routes_open(p, &r);
+    for (uint32_t l = 0; l < p->layers; l++) {
+        bool reached = false; /* an earlier position is moved in an earlier layer */
+        for (uint64_t i = 0; i < r.n; i++) {
+            uint8_t *moved = p->moved + (uint64_t)l * p->length + (uint32_t)r.positions[i];
+            reached |= l > 0 && moved[-(int64_t)p->length];
+            bool differs = compare_route(p, &r, l, i), near_tie = r.margins[l * r.n + i] < 5e-3f;
+            /* Where the reference keeps the last positions alone, an earlier one may have moved unseen. */
+            if (differs && !near_tie && !reached && r.n == p->length)
+                FAIL("%s length %u layer %u position %d: other experts than the reference's, with a margin of %g and no other choice "
+                     "before it", p->where, p->length, l, r.positions[i], r.margins[l * r.n + i]);
+            other += differs && !near_tie;
+            ties += differs && near_tie;
+            *moved = reached || differs;
         }
-    if (other > seen / 50 + 1)
-        FAIL("%s length %u: other experts in %u of %u rows", p->where, p->length, other, seen);
-    base_free(positions);
-    base_free(ids);
-    base_free(weights);
-    base_free(margins);
+    }
+    if (getenv("IFX_PRINT"))
+        print_message("%s length %u: other experts in %u rows of near ties and %u of %u that follow\n", p->where, p->length, ties, other,
+                      (unsigned)(p->layers * r.n));
+    if (other > p->layers * r.n / 50 + 1)
+        FAIL("%s length %u: other experts in %u of %u rows", p->where, p->length, other, (unsigned)(p->layers * r.n));
+    routes_close(&r);
 }
 
 static uint64_t aligned(uint64_t n)
@@ -188,11 +229,61 @@ static uint64_t aligned(uint64_t n)
     return (n + STATE_ALIGN - 1) / STATE_ALIGN * STATE_ALIGN;
 }
 
+/* A state is held to `limit`; where another choice of experts came before it (which check_routes has traced to a near tie), to what
+ * such a choice was seen to move it by. */
+#define STATE_LIMIT 0.02
+#define MOVED_LIMIT 0.1
+
+/* What comes into a layer at positions [first, last] was moved. */
+static bool moved_into(const struct prompt *p, uint32_t layer, uint64_t first, uint64_t last)
+{
+    bool moved = false;
+    for (uint64_t i = first; p->moved && layer > 0 && i <= last; i++)
+        moved |= p->moved[(uint64_t)(layer - 1) * p->length + i];
+    return moved;
+}
+
+static void check_recurrent(const struct prompt *p, uint64_t l, const float *got, const float *want, uint64_t values)
+{
+    uint64_t at;
+    double most = largest_difference(got, want, values, &at), l2 = relative_l2(got, want, values);
+    bool moved = moved_into(p, p->linear_layers[l], 0, p->length - 1);
+    if (getenv("IFX_PRINT"))
+        print_message("%s linear layer %u state relative L2 %g%s\n", p->where, (unsigned)l, l2, moved ? " after other experts" : "");
+    if (p->target->exact && !(most <= 2e-3))
+        FAIL("%s: recurrent state of linear layer %u, value %u: %g, expected %g", p->where, (unsigned)l, (unsigned)at, got[at], want[at]);
+    if (!(l2 <= (moved ? MOVED_LIMIT : STATE_LIMIT)))
+        FAIL("%s: recurrent state of linear layer %u: relative L2 %g, expected at most %g", p->where, (unsigned)l, l2,
+             moved ? MOVED_LIMIT : STATE_LIMIT);
+}
+
+/* One of the three inputs kept: a column of all channels.  got [channels, 3], want [channels, 4]. */
+static void check_conv_input(const struct prompt *p, uint64_t l, uint32_t place, const float *got, const float *want, uint64_t channels)
+{
+    double d = 0, sum = 0;
+    uint64_t position = p->length - 3 + place;
+    bool moved = moved_into(p, p->linear_layers[l], position, position);
+    for (uint64_t i = 0; i < channels; i++) {
+        double w = want[i * 4 + 1 + place], g = got[i * 3 + place];
+        if (p->target->exact && !(fabs(g - w) <= 2e-3))
+            FAIL("%s: convolution state of linear layer %u, channel %u, place %u: %g, expected %g", p->where, (unsigned)l, (unsigned)i, place,
+                 g, w);
+        d += (g - w) * (g - w);
+        sum += w * w;
+    }
+    if (getenv("IFX_PRINT"))
+        print_message("%s linear layer %u convolution input %u relative L2 %g%s\n", p->where, (unsigned)l, place, sqrt(d / sum),
+                      moved ? " after other experts" : "");
+    if (!(sqrt(d / sum) <= (moved ? MOVED_LIMIT : STATE_LIMIT)))
+        FAIL("%s: convolution state of linear layer %u, place %u (position %u): relative L2 %g, expected at most %g", p->where, (unsigned)l,
+             place, (unsigned)position, sqrt(d / sum), moved ? MOVED_LIMIT : STATE_LIMIT);
+}
+
 /* Recurrent and convolution state, where the reference stores them (length 33). */
 static void check_state(const struct prompt *p, const struct ifx_sequence *s)
 {
     struct ifx_tensor t, c;
-    uint64_t count, conv_count, total, at;
+    uint64_t count, conv_count, total;
     float *want = golden_floats(p->f, tensor_name(p, "recurrent_state"), &count);
     if (!want)
         return;
@@ -202,24 +293,11 @@ static void check_state(const struct prompt *p, const struct ifx_sequence *s)
     OK(st_find(p->f, tensor_name(p, "conv_state"), &c));
     const float *got = ifx_sequence_state(s, &total);
     uint64_t layers = t.dims[0], values = count / layers, channels = c.dims[1], offset = 0;
-    const double tolerance = 2e-3;
     for (uint64_t l = 0; l < layers; l++) {
-        double most = largest_difference(got + offset, want + l * values, values, &at);
-        double l2 = relative_l2(got + offset, want + l * values, values);
-        if (getenv("IFX_PRINT"))
-            print_message("%s layer %u state relative L2 %g\n", p->where, (unsigned)l, l2);
-        if (!p->target->exact && !(l2 <= 0.1))
-            FAIL("%s: recurrent state of linear layer %u: relative L2 %g, expected at most 0.1", p->where, (unsigned)l, l2);
-        if (p->target->exact && !(most <= tolerance))
-            FAIL("%s: recurrent state of linear layer %u, value %u: %g, expected %g", p->where, (unsigned)l, (unsigned)at,
-                 got[offset + at], want[l * values + at]);
+        check_recurrent(p, l, got + offset, want + l * values, values);
         offset += aligned(values);
-        for (uint64_t i = 0; i < channels * 3; i++) {
-            double w = conv[(l * channels + i / 3) * 4 + 1 + i % 3], g = got[offset + i];
-            if (p->target->exact && !(fabs(g - w) <= tolerance))
-                FAIL("%s: convolution state of linear layer %u, channel %u, place %u: %g, expected %g", p->where, (unsigned)l,
-                     (unsigned)(i / 3), (unsigned)(i % 3), g, w);
-        }
+        for (uint32_t place = 0; place < 3; place++)
+            check_conv_input(p, l, place, got + offset, conv + l * channels * 4, channels);
         offset += aligned(channels * 3);
     }
     assert_int_equal(offset, total);
@@ -301,6 +379,7 @@ static void run_prompt(struct prompt *p, struct ifx_model *m, bool moe)
     p->hidden = base_calloc((uint64_t)(p->layers + 1) * p->width, sizeof(float));
     p->route_ids = base_calloc(rows ? rows : 1, sizeof(int32_t));
     p->route_weights = base_calloc(rows ? rows : 1, sizeof(float));
+    p->moved = moe ? base_calloc((uint64_t)p->layers * p->length, 1) : NULL;
     OK(ifx_sequence_create(m, &s));
     ifx_sequence_observe(s, &observer);
     OK(ifx_sequence_feed(s, p->ids, n, n, p->logits));
@@ -318,6 +397,7 @@ static void run_prompt(struct prompt *p, struct ifx_model *m, bool moe)
     base_free(p->hidden);
     base_free(p->route_ids);
     base_free(p->route_weights);
+    base_free(p->moved);
 }
 
 static void check_nll(const struct prompt *p, struct ifx_model *m, const struct checkpoint *c)
@@ -348,6 +428,26 @@ static void check_nll(const struct prompt *p, struct ifx_model *m, const struct 
     base_free(logits);
 }
 
+/* Which layers are linear attention: layer_types, or all but every full_attention_interval-th. */
+static uint32_t *linear_layers(const struct checkpoint *c, uint32_t layers)
+{
+    json_t *root = json_load_file(golden(2, "checkpoints/%s/config.json", c->name), 0, NULL), *config = root;
+    if (json_object_get(root, "text_config"))
+        config = json_object_get(root, "text_config");
+    const json_t *types = json_object_get(config, "layer_types");
+    uint32_t *out = base_calloc(layers, sizeof *out), n = 0, interval = 4;
+    assert_non_null(root);
+    if (json_object_get(config, "full_attention_interval"))
+        interval = (uint32_t)json_integer_value(json_object_get(config, "full_attention_interval"));
+    for (uint32_t i = 0; i < layers; i++) {
+        const char *type = types ? json_string_value(json_array_get(types, i)) : (i + 1) % interval ? "linear_attention" : "full_attention";
+        if (strcmp(type, "linear_attention") == 0)
+            out[n++] = i;
+    }
+    json_decref(root);
+    return out;
+}
+
 static void run_checkpoint(const struct checkpoint *c, const struct target *t)
 {
     struct options o = {.device = t->device, .cpu = t->cpu, .chunk = 1024};
@@ -362,11 +462,14 @@ static void run_checkpoint(const struct checkpoint *c, const struct target *t)
     p.width = r.info.desc->residual_width;
     p.layers = r.info.desc->n_layers;
     p.top_k = c->moe ? r.info.desc->moe[0].top_k : 0;
+    uint32_t *linear = linear_layers(c, p.layers);
+    p.linear_layers = linear;
     for (size_t i = 0; i < N_LENGTHS; i++) {
         p.length = lengths[i];
         run_prompt(&p, r.model, c->moe);
     }
     check_nll(&p, r.model, c);
+    base_free(linear);
     st_close(p.f);
     rig_close(&r);
 }
