@@ -11,6 +11,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+typedef unsigned long long ull;
+
 #define BLOCK_BYTES   (32u << 20)  /* of output, at a time */
 #define BATCH_BYTES   (256u << 20) /* of records, at a time */
 #define TMP_BYTES     (768u << 20) /* of all workers' float rows */
@@ -27,6 +29,29 @@ struct dense_block {
         double error, power;
     } *sums; /* a worker each */
 };
+
+static int32_t not_finite(const struct plan_param *q, uint64_t row, uint64_t col)
+{
+    return base_error(IFX_EFORMAT, "%s: tensor %s: row %llu, column %llu is not finite%s: `infernix inspect --check` lists all "
+                      "such tensors", q->t->pub.file, q->t->pub.stored_name, (ull)row, (ull)col,
+                      q->t->pub.dtype == q->dtype ? "" : " in the new type");
+}
+
+/* A model with NaN or infinity in it must not get a new life under another name. */
+static int32_t check_bf16(const struct plan_param *q, uint64_t first, const uint8_t *values, uint64_t n)
+{
+    uint16_t h, bad = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        memcpy(&h, values + 2 * i, 2);
+        bad |= (h & 0x7f80u) == 0x7f80u;
+    }
+    for (uint64_t i = 0; bad && i < n; i++) {
+        memcpy(&h, values + 2 * i, 2);
+        if ((h & 0x7f80u) == 0x7f80u)
+            return not_finite(q, (first + i) / q->p->cols, (first + i) % q->p->cols);
+    }
+    return IFX_OK;
+}
 
 static void measure_row(struct dense_block *b, uint32_t worker, const float *source, const uint8_t *out,
                         const uint16_t *scales)
@@ -60,12 +85,12 @@ static int32_t dense_rows(void *ctx, uint64_t task, uint32_t worker)
         uint16_t *scales = b->scales ? b->scales + (b->row0 + r) * groups : NULL;
         if (q->dtype == IFX_W8G32 || b->measure)
             art_source_row_f32(&q->s, b->row0 + r, row);
-        if (q->dtype == IFX_BF16)
+        if (q->dtype == IFX_BF16) {
             art_source_row_bf16(&q->s, b->row0 + r, (uint16_t *)out);
-        else if ((status = art_w8g32_row(row, cols, (int8_t *)out, scales)) != IFX_OK)
+            status = check_bf16(q, (b->row0 + r) * cols, out, cols);
+        } else if ((status = art_w8g32_row(row, cols, (int8_t *)out, scales)) != IFX_OK)
             base_error(status, "%s: tensor %s: row %llu has a value that int8 groups cannot hold (not finite, or too "
-                       "large): leave it in bf16", q->t->pub.file, q->t->pub.stored_name,
-                       (unsigned long long)(b->row0 + r));
+                       "large): leave it in bf16", q->t->pub.file, q->t->pub.stored_name, (ull)(b->row0 + r));
         if (status == IFX_OK && b->measure)
             measure_row(b, worker, row, out, scales);
     }
@@ -73,12 +98,15 @@ static int32_t dense_rows(void *ctx, uint64_t task, uint32_t worker)
     return status;
 }
 
-static int32_t write_mapped(struct converting *v, const uint8_t *data, uint64_t bytes)
+static int32_t write_mapped(struct converting *v, const struct plan_param *q, const uint8_t *data, uint64_t bytes)
 {
     int32_t status = IFX_OK;
     for (uint64_t at = 0; status == IFX_OK && at < bytes;) {
         uint64_t n = bytes - at < BLOCK_BYTES ? bytes - at : BLOCK_BYTES;
-        status = convert_write(v, data + at, n);
+        if (q->dtype == IFX_BF16)
+            status = check_bf16(q, at / 2, data + at, n / 2);
+        if (status == IFX_OK)
+            status = convert_write(v, data + at, n);
         at += n;
         if (status == IFX_OK)
             status = convert_progress(v, "dense");
@@ -135,8 +163,13 @@ static int32_t write_vector(struct converting *v, const struct plan_param *q)
     float *values = base_alloc(q->bytes, 64);
     if (values == NULL)
         return IFX_ENOMEM;
+    int32_t status = IFX_OK;
     art_to_f32(q->t->pub.dtype, q->t->data, q->p->cols, values);
-    int32_t status = convert_write(v, values, q->bytes);
+    for (uint64_t i = 0; status == IFX_OK && i < q->p->cols; i++)
+        if (!isfinite(values[i]))
+            status = not_finite(q, 0, i);
+    if (status == IFX_OK)
+        status = convert_write(v, values, q->bytes);
     base_free(values);
     return status;
 }
@@ -150,7 +183,7 @@ static int32_t write_param(struct converting *v, const struct plan_param *q, dou
     if (status != IFX_OK)
         return status;
     if (q->t->pub.dtype == q->dtype) { /* bf16 or int8 as stored */
-        status = write_mapped(v, q->t->data, q->bytes);
+        status = write_mapped(v, q, q->t->data, q->bytes);
         if (status == IFX_OK && q->scale_bytes)
             status = convert_pad(v, q->scale_offset);
         return status == IFX_OK && q->scale_bytes ? convert_write(v, q->t->scales, q->scale_bytes) : status;
@@ -220,12 +253,43 @@ struct batch {
     const struct ifx_moe_layer *m;
     uint32_t moe_layer;
     uint32_t first, count;
-    uint8_t *records;
+    uint8_t *records; /* a canary, then each record with a canary behind it */
     float *tmp;  /* 3 H I floats a slot */
     double *row; /* a slot each */
     uint32_t next; /* atomic: experts handed out */
     double *error, *power; /* a slot each */
 };
+
+#define CANARY_BYTES IFX_RECORD_ALIGN
+#define CANARY       0xC5u
+
+static uint8_t *record_at(const struct batch *b, uint64_t i)
+{
+    return b->records + CANARY_BYTES + i * (b->v->record_bytes + CANARY_BYTES);
+}
+
+/* A plugin that writes past its record would damage its neighbours in the file without a word. */
+static int32_t check_canaries(const struct batch *b, const uint8_t *record)
+{
+    const uint8_t *before = record - CANARY_BYTES, *after = record + b->v->record_bytes;
+    for (uint32_t i = 0; i < CANARY_BYTES; i++)
+        if (before[i] != CANARY || after[i] != CANARY)
+            return base_error(IFX_EINTERNAL, "the plugin of expert format %s writes outside its records of %llu bytes: "
+                              "`infernix plugins --check` tells more; without it nothing it made can be trusted",
+                              b->v->c->bank_ops->format, (ull)b->v->record_bytes);
+    return IFX_OK;
+}
+
+static int32_t write_records(struct batch *b)
+{
+    int32_t status = IFX_OK;
+    for (uint32_t i = 0; status == IFX_OK && i < b->count; i++) {
+        status = check_canaries(b, record_at(b, i));
+        if (status == IFX_OK)
+            status = convert_write(b->v, record_at(b, i), b->v->record_bytes);
+    }
+    return status;
+}
 
 /* Decodes some rows of a fresh record and compares them with what it was packed from. */
 static int32_t measure_record(struct batch *b, uint64_t slot, const uint8_t *record, const float *tmp)
@@ -261,7 +325,7 @@ static int32_t pack_slot(void *ctx, uint64_t slot, uint32_t worker)
         bool exact;
         if (i >= b->count)
             return IFX_OK;
-        uint8_t *record = b->records + i * v->record_bytes;
+        uint8_t *record = record_at(b, i);
         int32_t status = base_cancelled() ? base_error(IFX_ECANCELLED, "%s: cancelled", v->c->out_path)
                                           : artifact_expert_pack(v->a, b->m, b->moe_layer, b->first + i, v->c->bank_ops,
                                                                  v->c->bank, tmp, record, &exact);
@@ -301,20 +365,22 @@ int32_t convert_experts(struct converting *v, uint32_t moe_layer)
     if (batch > m->experts)
         batch = m->experts;
     struct batch b = {.v = v, .m = m, .moe_layer = moe_layer};
-    b.records = base_alloc(batch * v->record_bytes, IFX_RECORD_ALIGN);
+    uint64_t records_bytes = CANARY_BYTES + batch * (v->record_bytes + CANARY_BYTES);
+    b.records = base_alloc(records_bytes, IFX_RECORD_ALIGN);
     b.tmp = base_alloc(slots * tmp, 64);
     b.row = base_alloc(slots * widest * sizeof *b.row, 64);
     b.error = base_calloc(slots, sizeof *b.error);
     b.power = base_calloc(slots, sizeof *b.power);
     if (!b.records || !b.tmp || !b.row || !b.error || !b.power)
         goto out;
+    memset(b.records, CANARY, records_bytes);
     status = IFX_OK;
     for (b.first = 0; status == IFX_OK && b.first < m->experts; b.first += b.count) {
         b.count = m->experts - b.first < batch ? m->experts - b.first : (uint32_t)batch;
         b.next = 0;
         status = base_pool_run(v->c->pool, slots, pack_slot, &b);
         if (status == IFX_OK)
-            status = convert_write(v, b.records, b.count * v->record_bytes);
+            status = write_records(&b);
         if (status == IFX_OK)
             status = convert_progress(v, "experts");
     }

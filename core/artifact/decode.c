@@ -347,5 +347,9 @@ int32_t art_source_check_scales(const struct art_source *s, uint64_t row0, uint6
                 return nan_scale(t, i * size);
         }
     }
+    for (uint64_t i = row0 * s->scale_ld; s->form == ART_W8G32 && i < (row0 + n) * s->scale_ld; i++)
+        if ((load_u16(s->t->scales + 2 * i) & 0x7c00u) == 0x7c00u)
+            return base_error(IFX_EFORMAT, "%s: tensor %s: the scale of row %llu, group %llu is not finite: the file is "
+                              "damaged", s->t->pub.file, s->t->pub.stored_name, (ull)(i / s->scale_ld), (ull)(i % s->scale_ld));
     return IFX_OK;
 }

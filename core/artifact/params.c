@@ -4,6 +4,7 @@
  */
 #include "config.h"
 #include "artifact_internal.h"
+#include <math.h>
 #include <string.h>
 
 typedef unsigned long long ull;
@@ -145,6 +146,17 @@ int32_t artifact_param_plan(struct artifact *a, const struct ifx_param *p, uint3
     return IFX_OK;
 }
 
+/* A vector is small and each of its values works on every token: Inf in A_log, for one, would run without a word. */
+static int32_t check_finite(const struct art_tensor *t, uint64_t n, const float *values)
+{
+    for (uint64_t i = 0; i < n; i++)
+        if (!isfinite(values[i]))
+            return base_error(IFX_EFORMAT, "%s: tensor %s at byte offset %llu: value %llu is %g: the file is damaged or its "
+                              "export failed", t->pub.file, t->pub.stored_name, (ull)t->pub.offset, (ull)i,
+                              (double)values[i]);
+    return IFX_OK;
+}
+
 static bool aligned(const void *p)
 {
     return ((uintptr_t)p & 63u) == 0;
@@ -170,10 +182,12 @@ int32_t artifact_param_read(struct artifact *a, const struct ifx_param *p, void 
     if (dtype == IFX_W8G32)
         out->scales = *in_place ? (const void *)t->scales : dst_scales;
     if (*in_place || dst_data == NULL)
-        return IFX_OK;
+        return vector && *in_place ? check_finite(t, p->cols, out->data) : IFX_OK;
     if (vector) {
         art_to_f32(t->pub.dtype, t->data, p->cols, dst_data);
-    } else if (dtype == IFX_W8G32) {
+        return check_finite(t, p->cols, dst_data);
+    }
+    if (dtype == IFX_W8G32) {
         memcpy(dst_data, t->data, s.rows * s.scale_ld * 32);
         memcpy(dst_scales, t->scales, s.rows * s.scale_ld * 2);
     } else {

@@ -32,8 +32,6 @@ static int32_t add_id(struct ifx_model *m, int64_t id)
     for (uint32_t i = 0; i < m->n_stop_ids; i++)
         if (m->stop_ids[i] == id)
             return IFX_OK;
-    if (id < 0 || id > INT32_MAX)
-        return IFX_OK; /* -1 is written for "none" */
     int32_t *grown = base_realloc(m->stop_ids, m->n_stop_ids + 1, sizeof *grown);
     if (!grown)
         return IFX_ENOMEM;
@@ -42,23 +40,28 @@ static int32_t add_id(struct ifx_model *m, int64_t id)
     return IFX_OK;
 }
 
+static bool is_id(const json_t *value)
+{
+    return json_is_integer(value) && json_integer_value(value) >= 0 && json_integer_value(value) <= INT32_MAX;
+}
+
 /* A number, a list of numbers or null. */
 static int32_t add_ids(struct ifx_model *m, const char *file, const json_t *value)
 {
     if (!value || json_is_null(value))
         return IFX_OK;
-    if (json_is_integer(value))
+    if (is_id(value))
         return add_id(m, json_integer_value(value));
     int32_t st = IFX_OK;
     bool good = json_is_array(value);
     for (size_t i = 0; good && !st && i < json_array_size(value); i++) {
         const json_t *id = json_array_get(value, i);
-        good = json_is_integer(id);
+        good = is_id(id);
         if (good)
             st = add_id(m, json_integer_value(id));
     }
     return good ? st
-                : base_error(IFX_EFORMAT, "%s: %s: \"eos_token_id\" is neither a number nor a list of numbers",
+                : base_error(IFX_EFORMAT, "%s: %s: \"eos_token_id\" is neither a token id nor a list of them; null means none",
                              artifact_path(m->artifact), file);
 }
 

@@ -55,11 +55,12 @@ for signal in INT TERM KILL; do
     fi
     rm -f "$dir/m.infernix"
     [ $signal = INT ] && nothing_left "SIGINT after $wait s"
-    rm -f "$dir"/.m.infernix.*
   done
 done
 
+# What SIGKILL left goes with the next conversion to that name.
 expect 0 "m.infernix" "$IFX_PROGRAM" convert "$moe" "$dir/m.infernix" --experts nvfp4
+[ "$(ls -A "$dir")" = m.infernix ] || fail "after SIGKILL and another conversion: $(ls -A "$dir")"
 expect 1 "--force" "$IFX_PROGRAM" convert "$moe" "$dir/m.infernix"
 expect 0 "bf16" "$IFX_PROGRAM" convert "$moe" "$dir/m.infernix" --force --experts bf16
 expect 0 "everything is in order" "$IFX_PROGRAM" inspect --check "$dir/m.infernix"

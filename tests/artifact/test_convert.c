@@ -385,6 +385,54 @@ static void test_leaves_nothing(void **state)
     helper_remove(folder);
 }
 
+/* One value of one tensor is made non-finite in a copy: convert refuses it by name and leaves nothing. */
+static void test_non_finite(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        uint64_t value;  /* which one */
+        const char *dense, *place;
+    } cases[] = {
+        {"embed_tokens.weight", 64 * 3 + 5, NULL, "row 3, column 5"},
+        {"layers.0.linear_attn.in_proj_qkv.weight", 7, NULL, "row 0, column 7"},
+        {"layers.3.self_attn.k_proj.weight", 64 * 2, "int8", "row 2"},
+        {"layers.1.linear_attn.dt_bias", 2, NULL, "column 2"},
+        {"norm.weight", 63, "int8", "column 63"},
+    };
+    char *folder = helper_folder(), *from = helper_folder(), out[4400];
+    snprintf(out, sizeof out, "%s/m.infernix", folder);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        uint64_t bytes;
+        static const uint8_t inf[2] = {0x80, 0x7f}, nan[2] = {0xc0, 0x7f};
+        helper_copy(helper_golden("qwen3_5-tiny"), "config.json", from, "config.json");
+        char *file = helper_read(helper_golden("qwen3_5-tiny"), "model.safetensors", &bytes);
+        struct artifact *clean = must_open(helper_golden("qwen3_5-tiny"));
+        for (uint64_t k = 0; k < artifact_entry_count(clean); k++) {
+            const struct artifact_entry *e = artifact_entry_at(clean, k);
+            if (strcmp(e->logical_name, cases[i].name) == 0) {
+                assert_int_equal(e->dtype, IFX_BF16);
+                memcpy(file + e->offset + 2 * cases[i].value, i % 2 ? nan : inf, 2);
+            }
+        }
+        artifact_close(clean);
+        helper_write(from, "model.safetensors", file, bytes);
+        free(file);
+        struct artifact *a = must_open(from);
+        struct ifx_model_desc *d = helper_desc(a);
+        struct bank none = {0};
+        struct seen seen = {0};
+        assert_int_equal(convert(a, d, &none, cases[i].dense, out, false, &seen), IFX_EFORMAT);
+        if (!strstr(base_error_text(), cases[i].name) || !strstr(base_error_text(), cases[i].place))
+            fail_msg("expected %s and %s, got: %s", cases[i].name, cases[i].place, base_error_text());
+        assert_int_equal(files_in(folder), 0);
+        artifact_close(a);
+        helper_desc_free(d);
+    }
+    helper_remove(from);
+    helper_remove(folder);
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -407,7 +455,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trips), cmocka_unit_test(test_dense_int8), cmocka_unit_test(test_named_sensitive),
-        cmocka_unit_test(test_repack),      cmocka_unit_test(test_leaves_nothing),
+        cmocka_unit_test(test_repack),      cmocka_unit_test(test_leaves_nothing), cmocka_unit_test(test_non_finite),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -124,6 +124,36 @@ static void test_float_types(void **state)
     done(&m, a);
 }
 
+/* A value that is not finite in a vector (A_log, dt_bias, a norm) is refused at load, with its place. */
+static void test_vector_finite(void **state)
+{
+    static const float bad[] = {INFINITY, -INFINITY, NAN};
+    (void)state;
+    for (int i = 0; i < 9; i++) {
+        static const char *const types[] = {"F32", "BF16", "F16"};
+        float values[5] = {1, 2, 3, 4, 5}, got[5];
+        uint16_t half[5];
+        char name[32], place[32];
+        struct making m = {0};
+        struct ifx_weight w;
+        bool in_place;
+        snprintf(name, sizeof name, "A_log.%d", i);
+        snprintf(place, sizeof place, "value %d", i % 5);
+        values[i % 5] = bad[i % 3];
+        for (int k = 0; k < 5; k++)
+            half[k] = i / 3 == 1 ? ifx_f32_to_bf16(values[k]) : ifx_f32_to_f16(values[k]);
+        struct ifx_param v = param(name, IFX_PARAM_VECTOR, 1, 5);
+        char stored[48];
+        snprintf(stored, sizeof stored, "model.%s", name);
+        add(&m, stored, types[i / 3], 5, 0, 0, i / 3 ? (const void *)half : values, i / 3 ? 10 : 20);
+        struct artifact *a = finish(&m, NULL);
+        assert_int_equal(artifact_param_read(a, &v, got, NULL, &w, &in_place), IFX_EFORMAT);
+        assert_non_null(strstr(base_error_text(), stored));
+        assert_non_null(strstr(base_error_text(), place));
+        done(&m, a);
+    }
+}
+
 static void test_fp8(void **state)
 {
     (void)state;
@@ -417,7 +447,7 @@ static void test_nested_config(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_float_types),      cmocka_unit_test(test_fp8),
+        cmocka_unit_test(test_float_types), cmocka_unit_test(test_vector_finite),      cmocka_unit_test(test_fp8),
         cmocka_unit_test(test_double_rounding),  cmocka_unit_test(test_square_experts),
         cmocka_unit_test(test_wrong_orientation), cmocka_unit_test(test_fused_fp8),
         cmocka_unit_test(test_dense_nvfp4),      cmocka_unit_test(test_dialects_refused),

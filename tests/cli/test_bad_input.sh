@@ -45,10 +45,34 @@ grep -q 'tok/s' "$tmp/err" && fail 'the text was generated before it was refused
 expect 1 "$INFERNIX" trace "$moe" --ids 1 --out "$tmp/open.st"
 err_has '--force'
 grep -q 'prompt chunks' "$tmp/err" && fail 'the trace was computed before it was refused'
-exit 0
 
-# A setting inside something that is no object is refused; the default would run another model.
-cp -r "$moe" "$tmp/flat"
-sed -i 's/"rope_parameters": {/"rope_parameters": 5, "unused": {/' "$tmp/flat/config.json"
-expect 1 "$INFERNIX" trace "$tmp/flat" --ids 1,2,3 --out "$tmp/flat.st"
-err_has 'rope_parameters'
+# A setting inside something that is no object, or of another type, is refused; the default would run another model.
+change() { # NAME OLD NEW: a copy of the checkpoint whose config.json has NEW where OLD was
+  rm -rf "$tmp/$1"
+  cp -r "$moe" "$tmp/$1"
+  sed -i "s/$2/$3/" "$tmp/$1/config.json"
+  cmp -s "$moe/config.json" "$tmp/$1/config.json" && fail "$1: config.json has no $2"
+}
+refused() { # NAME TEXT
+  expect 1 "$INFERNIX" trace "$tmp/$1" --ids 1,2,3 --out "$tmp/$1.st"
+  err_has "$2"
+  [ ! -e "$tmp/$1.st" ] || fail "$1: a trace was written"
+}
+for value in 5 '"text"' '[1]' true; do
+  change rope '"rope_parameters": {' "\"rope_parameters\": $value, \"unused\": {"
+  refused rope rope_parameters
+done
+for value in '"10000"' '[10000]' true; do
+  change theta '"rope_theta": [0-9.]*' "\"rope_theta\": $value"
+  refused theta rope_theta
+done
+change eps '"rms_norm_eps": [0-9.e-]*' '"rms_norm_eps": "1e-6"'
+refused eps rms_norm_eps
+# Ids that end a generation: none is null, and never a negative number.
+for value in -1 '[3, -1]' 4294967296 1.5 '"2"' '[[2]]' true; do
+  change eos '"eos_token_id": \[' "\"eos_token_id\": $value, \"unused\": ["
+  refused eos eos_token_id
+done
+change eos '"eos_token_id": \[' '"eos_token_id": null, "unused": ['
+expect 0 "$INFERNIX" trace "$tmp/eos" --ids 1,2,3 --out "$tmp/eos.st"
+exit 0
