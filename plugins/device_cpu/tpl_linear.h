@@ -39,18 +39,66 @@ V_INLINE void decode16_tail(const struct ifx_weight *w, const uint32_t dtype, ui
         out[v] = v_load(tail + v * VW);
 }
 
-V_INLINE void narrow_step(const struct cpu_narrow *t, const uint32_t dtype, uint64_t r, uint64_t k, uint32_t have,
+/* The rows of a narrow tile lie one behind the other, and so does what the next tile needs: asked for in that order, whatever the
+ * order of use, it is one stream that the hardware runs ahead of.  Tiles up to this size wait in the first cache, others in the second. */
+#define NARROW_NEAR 8192u
+/* Groups of int8 weights whose scales are widened at once. */
+#define NARROW_SCALES 64u
+
+/* As decode16, the scale of int8 weights being at hand. */
+V_INLINE void narrow_decode(const struct ifx_weight *w, const uint32_t dtype, uint64_t row, uint64_t k, const float *scale,
+                            vf out[VN])
+{
+    if (dtype != IFX_W8G32) {
+        decode16(w, dtype, row, k, out);
+        return;
+    }
+    const int8_t *codes = (const int8_t *)w->data + row * (((uint64_t)w->cols + 31) / 32 * 32) + k;
+    UNROLL for (int v = 0; v < VN; v++)
+        out[v] = v_mul(v_load_i8(codes + v * VW), v_set1(*scale));
+}
+
+V_INLINE void narrow_step(const struct cpu_narrow *t, const uint32_t dtype, uint64_t r, uint64_t k, const float *scale,
                           const float *x, const int R, const int C, vf acc[4][8][VN])
 {
     UNROLL for (int i = 0; i < R; i++) {
         vf w[VN];
-        if (have == 16)
-            decode16(t->w, dtype, r + (uint64_t)i, k, w);
-        else
-            decode16_tail(t->w, dtype, r + (uint64_t)i, k, have, w);
+        narrow_decode(t->w, dtype, r + (uint64_t)i, k, scale + (uint64_t)i * NARROW_SCALES, w);
         UNROLL for (int c = 0; c < C; c++)
             UNROLL for (int v = 0; v < VN; v++)
                 acc[i][c][v] = v_fma(w[v], v_load(x + (uint64_t)c * t->ldx + k + v * VW), acc[i][c][v]);
+    }
+}
+
+/* What is left of a row after whole groups of 32. */
+V_INLINE void narrow_rest(const struct cpu_narrow *t, const uint32_t dtype, uint64_t r, uint64_t k, const float *x, const int R,
+                          const int C, vf acc[4][8][VN])
+{
+    for (; k < t->w->cols; k += 16)
+        UNROLL for (int i = 0; i < R; i++) {
+            vf w[VN];
+            uint64_t left = t->w->cols - k;
+            decode16_tail(t->w, dtype, r + (uint64_t)i, k, left < 16 ? (uint32_t)left : 16, w);
+            UNROLL for (int c = 0; c < C; c++)
+                UNROLL for (int v = 0; v < VN; v++)
+                    acc[i][c][v] = v_fma(w[v], v_load(x + (uint64_t)c * t->ldx + k + v * VW), acc[i][c][v]);
+        }
+}
+
+V_INLINE void narrow_scales(const struct ifx_weight *w, uint64_t r, uint64_t group, uint64_t count, const int R, float *scale)
+{
+    uint64_t groups = ((uint64_t)w->cols + 31) / 32;
+    for (uint64_t i = 0; i < (uint64_t)R; i++)
+        v_widen_f16((const uint16_t *)w->scales + (r + i) * groups + group, count, scale + i * NARROW_SCALES);
+}
+
+V_INLINE void narrow_prefetch(const char *p, const uint64_t bytes, int near)
+{
+    UNROLL for (uint64_t i = 0; i < bytes; i += 64) {
+        if (near)
+            __builtin_prefetch(p + i, 0, 3);
+        else
+            __builtin_prefetch(p + i, 0, 2);
     }
 }
 
@@ -58,16 +106,25 @@ V_INLINE void narrow_step(const struct cpu_narrow *t, const uint32_t dtype, uint
 V_INLINE void narrow_tile(const struct cpu_narrow *t, const uint32_t dtype, uint64_t r, uint32_t c0, const int R, const int C)
 {
     vf acc[4][8][VN];
+    float scale[4 * NARROW_SCALES];
     UNROLL for (int i = 0; i < R; i++)
         UNROLL for (int c = 0; c < C; c++)
             UNROLL for (int v = 0; v < VN; v++)
                 acc[i][c][v] = v_zero();
     const float *x = t->x + (uint64_t)c0 * t->ldx;
-    uint64_t cols = t->w->cols, k = 0;
-    for (; k + 16 <= cols; k += 16)
-        narrow_step(t, dtype, r, k, 16, x, R, C, acc);
-    if (k < cols)
-        narrow_step(t, dtype, r, k, (uint32_t)(cols - k), x, R, C, acc);
+    const uint64_t size = dtype == IFX_F32 ? 4 : dtype == IFX_BF16 ? 2 : 1, whole = t->w->cols / 32 * 32;
+    const uint64_t row_bytes = (dtype == IFX_W8G32 ? ((uint64_t)t->w->cols + 31) / 32 * 32 : t->w->cols) * size;
+    const uint64_t tile_bytes = row_bytes * (uint64_t)R;
+    const char *first = (const char *)t->w->data + r * row_bytes;
+    for (uint64_t k = 0; k < whole; k += 32) {
+        if (dtype == IFX_W8G32 && k % (32 * NARROW_SCALES) == 0)
+            narrow_scales(t->w, r, k / 32, (whole - k) / 32 < NARROW_SCALES ? (whole - k) / 32 : NARROW_SCALES, R, scale);
+        narrow_prefetch(first + tile_bytes + k * size * (uint64_t)R, 32 * size * (uint64_t)R, tile_bytes <= NARROW_NEAR);
+        const float *s = scale + k / 32 % NARROW_SCALES;
+        narrow_step(t, dtype, r, k, s, x, R, C, acc);
+        narrow_step(t, dtype, r, k + 16, s, x, R, C, acc);
+    }
+    narrow_rest(t, dtype, r, whole, x, R, C, acc);
     UNROLL for (int i = 0; i < R; i++)
         UNROLL for (int c = 0; c < C; c++) {
             float *y = t->y + (c0 + (uint64_t)c) * t->ldy + r + (uint64_t)i;

@@ -101,6 +101,15 @@ V_INLINE vf v_load_i8(const int8_t *p)
 
 V_INLINE float v_f16(uint16_t h) { return _cvtsh_ss(h); }
 
+V_INLINE void v_widen_f16(const uint16_t *h, uint64_t n, float *out)
+{
+    uint64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(h + i))));
+    for (; i < n; i++)
+        out[i] = v_f16(h[i]);
+}
+
 V_INLINE void v_transpose(vf r[8])
 {
     __m256 a[8], b[8];

@@ -87,6 +87,15 @@ V_INLINE vf v_load_i8(const int8_t *p)
 
 V_INLINE float v_f16(uint16_t h) { return _cvtsh_ss(h); }
 
+V_INLINE void v_widen_f16(const uint16_t *h, uint64_t n, float *out)
+{
+    uint64_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        _mm512_storeu_ps(out + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(h + i))));
+    for (; i < n; i++)
+        out[i] = v_f16(h[i]);
+}
+
 V_INLINE void v_transpose(vf r[16])
 {
     __m512 a[16], b[16];

@@ -144,6 +144,12 @@ V_INLINE float v_f16(uint16_t h)
     return ifx_f16_to_f32(h);
 }
 
+V_INLINE void v_widen_f16(const uint16_t *h, uint64_t n, float *out)
+{
+    for (uint64_t i = 0; i < n; i++)
+        out[i] = v_f16(h[i]);
+}
+
 /* Transposes VW rows of VW values. */
 V_INLINE void v_transpose(vf r[VW])
 {
