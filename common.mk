@@ -32,6 +32,27 @@ PLUGIN_LINK = $(IFX_LDFLAGS) -module -avoid-version -shared $(IFX_PLUGIN_DEFS) \
 	-Wl,--version-script=$(top_srcdir)/plugins/plugin.syms
 PLUGIN_LIBS = -lm
 
+# Kernels for a GPU.  A plugin embeds those of X.cu by listing X_image.c, which is made here, without linking any CUDA library:
+#   EXTRA_DIST = X.cu
+#   if HAVE_CUDA
+#   nodist_PLUGIN_la_SOURCES = X_image.c
+#   BUILT_SOURCES = X_image.c
+#   CLEANFILES = $(CUDA_CLEANFILES)
+#   PLUGIN_la_CPPFLAGS = $(AM_CPPFLAGS) -DIFX_HAVE_CUDA
+#   endif
+# and declares: extern const unsigned char ifx_image_X[]; extern const uint64_t ifx_image_X_bytes;
+# The kernels are extern "C" in X.cu, which sees include/ and its own folder.  NVCC_FLAGS is for the user: -lineinfo, say.
+NVCC_FLAGS =
+CUDA_CLEANFILES = $(BUILT_SOURCES) $(BUILT_SOURCES:.c=.fatbin) $(BUILT_SOURCES:.c=.d)
+AM_V_NVCC = $(am__v_NVCC_@AM_V@)
+am__v_NVCC_ = $(am__v_NVCC_@AM_DEFAULT_V@)
+am__v_NVCC_0 = @echo "  NVCC    " $@;
+am__v_NVCC_1 =
+%_image.c: %.cu $(top_srcdir)/plugins/nvcc.sh
+	$(AM_V_NVCC)$(SHELL) $(top_srcdir)/plugins/nvcc.sh "$(NVCC)" "$(CUDA_ARCH)" $@ $(NVCC_CCBIN) \
+	  -I$(top_srcdir)/include -I$(srcdir) $(NVCC_FLAGS) $<
+-include $(BUILT_SOURCES:.c=.d)
+
 # Puts the built modules where the program in the build tree looks: $(top_builddir)/lib/infernix.
 link-plugins: $(plugin_LTLIBRARIES)
 	@$(MKDIR_P) $(top_builddir)/lib/infernix

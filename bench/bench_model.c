@@ -2,10 +2,11 @@
  *
  * bench_model.c - prompt and decode speed of a whole model through the engine, and where a step's time goes by prompt width.
  *
- *     bench_model MODEL [--experts FORMAT] [--threads N] [--cpu LEVEL] [--kv FORMAT] [--repeat N] [--decode N] [--chunk N] [WIDTH...]
+ *     bench_model MODEL [--experts FORMAT] [--threads N] [--cpu LEVEL] [--kv FORMAT] [--repeat N] [--decode N] [--chunk N] [--streams N]
+ *                 [WIDTH...]
  *
  * Prompts are random tokens from an empty sequence with one logit row wanted; the first repetition is not counted.  The experts touched
- * are counted in an untimed pass.
+ * are counted in an untimed pass.  --streams N decodes 1, 2, 4 .. N sequences together as well, each in its own text.
  */
 #include "infernix.h"
 
@@ -16,6 +17,7 @@
 
 #define MAX_WIDTHS  32
 #define MAX_REPEATS 100
+#define MAX_STREAMS 64
 
 struct bench {
     struct ifx_context *ctx;
@@ -26,7 +28,7 @@ struct bench {
     float *logits;
     uint8_t *touched; /* [layers, experts] in the untimed pass */
     const char *path, *experts, *cpu, *kv;
-    int64_t threads, repeat, decode, chunk, widths[MAX_WIDTHS];
+    int64_t threads, repeat, decode, chunk, streams, widths[MAX_WIDTHS];
     uint32_t n_widths;
 };
 
@@ -39,7 +41,7 @@ static int32_t read_arguments(int argc, char **argv, struct bench *b)
     } options[] = {{"--experts", &b->experts, NULL, 0},        {"--cpu", &b->cpu, NULL, 0},
                    {"--kv", &b->kv, NULL, 0},                  {"--threads", NULL, &b->threads, 1024},
                    {"--repeat", NULL, &b->repeat, MAX_REPEATS}, {"--decode", NULL, &b->decode, 100000},
-                   {"--chunk", NULL, &b->chunk, 1 << 20}};
+                   {"--chunk", NULL, &b->chunk, 1 << 20},       {"--streams", NULL, &b->streams, MAX_STREAMS}};
     b->path = argv[1];
     for (int i = 2; i < argc; i++) {
         int32_t st = IFX_OK;
@@ -152,6 +154,45 @@ static int32_t bench_decode(struct bench *b)
     return st;
 }
 
+/* n sequences, a token each a step; the rate is that of all together. */
+static int32_t bench_streams(struct bench *b, uint32_t n)
+{
+    double seconds[MAX_REPEATS], cpu[MAX_REPEATS];
+    struct ifx_batch_item items[MAX_STREAMS];
+    struct ifx_sequence *s[MAX_STREAMS] = {NULL};
+    float *logits = base_calloc((uint64_t)n * b->info.desc->vocab, sizeof *logits);
+    int32_t st = logits ? IFX_OK : IFX_ENOMEM;
+    for (uint32_t i = 0; !st && i < n; i++) {
+        st = ifx_sequence_create(b->model, &s[i]);
+        if (!st)
+            st = ifx_sequence_feed(s[i], b->tokens + 37 * i % 512, 32 + i, 0, NULL);
+    }
+    for (int64_t r = -1; !st && r < b->repeat; r++) {
+        double start = base_now(), cpu_start = cpu_now();
+        for (int64_t i = 0; !st && i < b->decode; i++) {
+            for (uint32_t k = 0; k < n; k++)
+                items[k] = (struct ifx_batch_item){.sequence = s[k], .n = 1, .n_logits = 1, .logits = logits + (uint64_t)k * b->info.desc->vocab,
+                                                   .tokens = &b->tokens[((uint64_t)(r * b->decode + i + 64) + 101 * k) % 1024]};
+            st = ifx_batch_feed(items, n);
+            for (uint32_t k = 0; !st && k < n; k++)
+                st = items[k].status;
+        }
+        if (r >= 0) {
+            seconds[r] = base_now() - start;
+            cpu[r] = cpu_now() - cpu_start;
+        }
+    }
+    if (!st) {
+        char what[16];
+        snprintf(what, sizeof what, "x%u", n);
+        print_row(what, (uint32_t)b->decode * n, seconds, cpu, (uint32_t)b->repeat, 0);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        ifx_sequence_destroy(s[i]);
+    base_free(logits);
+    return st;
+}
+
 static int32_t run(struct bench *b)
 {
     uint32_t widest = 1024;
@@ -159,7 +200,8 @@ static int32_t run(struct bench *b)
         widest = b->widths[i] > widest ? (uint32_t)b->widths[i] : widest;
     struct ifx_context_options co = {.cpu = b->cpu, .threads = (uint32_t)b->threads};
     struct ifx_model_options mo = {.path = b->path, .device = "cpu", .kv_dtype = b->kv, .experts = b->experts,
-                                   .prefill_chunk = b->chunk ? (uint32_t)b->chunk : widest};
+                                   .prefill_chunk = b->chunk ? (uint32_t)b->chunk : widest,
+                                   .max_sequences = (uint32_t)b->streams + 1};
     uint64_t need = 64 + (uint64_t)(b->repeat + 1) * (uint64_t)b->decode;
     mo.ctx = (uint32_t)(need > widest ? need : widest);
     int32_t st = ifx_context_create(&co, &b->ctx);
@@ -185,7 +227,11 @@ static int32_t run(struct bench *b)
     printf("%-8s %6s %10s %10s %10s %10s %10s %8s\n", "", "tokens", "tok/s", "worst", "best", "ms", "CPU ms", "experts");
     for (uint32_t i = 0; !st && i < b->n_widths; i++)
         st = bench_prompt(b, (uint32_t)b->widths[i]);
-    return st || !b->decode ? st : bench_decode(b);
+    if (!st && b->decode)
+        st = bench_decode(b);
+    for (uint32_t n = 1; !st && b->streams && n <= b->streams; n = n < b->streams && 2 * n > b->streams ? (uint32_t)b->streams : 2 * n)
+        st = bench_streams(b, n);
+    return st;
 }
 
 int main(int argc, char **argv)
@@ -193,7 +239,7 @@ int main(int argc, char **argv)
     struct bench b = {.repeat = 5, .decode = 64};
     if (argc < 2) {
         fprintf(stderr, "usage: bench_model MODEL [--experts FORMAT] [--threads N] [--cpu LEVEL] [--kv FORMAT] [--repeat N] [--decode N] "
-                        "[--chunk N] [WIDTH...]\n");
+                        "[--chunk N] [--streams N] [WIDTH...]\n");
         return 2;
     }
     int32_t st = read_arguments(argc, argv, &b);

@@ -335,6 +335,16 @@ struct ifx_index_plane {
     uint32_t d;
     uint32_t reserved;
 };
+/* Bytes of the raw keys and of the whole plane; value_bytes: 4 with IFX_DEVICE_ORACLE, else 2. */
+static inline uint64_t ifx_index_raw_bytes(uint32_t page_tokens, uint32_t d, uint32_t value_bytes)
+{
+    return ((uint64_t)page_tokens * d * value_bytes + 63) & ~(uint64_t)63;
+}
+static inline uint64_t ifx_index_plane_bytes(uint32_t page_tokens, uint32_t ratio, uint32_t d, uint32_t value_bytes)
+{
+    return ifx_index_raw_bytes(page_tokens, d, value_bytes) + (((uint64_t)(page_tokens / ratio) * d * 4 + 63) & ~(uint64_t)63);
+}
+
 /* Stores the raw keys of n tokens at consecutive positions and makes the keys of the blocks that they complete: the mean of the
  * stored keys (float32, then rounded to bf16; not on the oracle), RMSNorm with (1 + w), rotary embedding at the block's first
  * position. */

@@ -93,6 +93,9 @@ struct cpu_kernels {
     cpu_range_fn rms_norm, norm_rope, gdn_gate, gated_norm, swiglu, sigmoid_gate, add, router, combine; /* rows, tokens */
     cpu_range_fn conv;    /* channels */
     cpu_range_fn to_bf16; /* struct cpu_to_bf16: rows */
+    cpu_range_fn activate, stream_mix, stream_inject, stream_gate; /* tokens */
+    /* One query, heads of d contiguous, against block keys [blocks, d]. */
+    void (*block_scores)(const float *q, uint32_t heads, uint32_t d, const float *keys, uint64_t blocks, float *score);
     /* One head token by token, values [j0, j1) of it; one head in chunks, with CPU_DELTA_FLOATS of scratch. */
     void (*delta_step)(const struct ifx_gated_delta *op, uint64_t head, uint64_t j0, uint64_t j1);
     void (*delta_chunks)(const struct ifx_gated_delta *op, uint64_t head, float *scratch);

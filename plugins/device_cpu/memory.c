@@ -110,4 +110,7 @@ void cpu_fill_common(struct ifx_device_ops *ops)
     ops->sample_ws_bytes = common_sample_ws_bytes;
     ops->sample = common_sample;
     ops->host_call = common_host_call;
+    ops->index_append = common_index_append;
+    ops->block_select_ws_bytes = common_block_select_ws_bytes;
+    ops->block_select = common_block_select;
 }

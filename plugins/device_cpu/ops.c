@@ -80,9 +80,10 @@ static int32_t norm_rope(struct ifx_device *dev, void *stream, const struct ifx_
 static int32_t conv(struct ifx_device *dev, void *stream, const struct ifx_conv *op)
 {
     (void)stream;
-    if (op->kernel < 2 || op->kernel > 8)
-        return dev->host->error(dev->host, IFX_EINVAL, "device cpu: convolution of kernel %u; 2 to 8 are possible",
-                                op->kernel);
+    if (op->kernel < 2 || op->kernel > 8 || op->dilation > 16)
+        return dev->host->error(dev->host, IFX_EINVAL,
+                                "device cpu: convolution of kernel %u and dilation %u; 2 to 8 and up to 16 are possible",
+                                op->kernel, op->dilation);
     return cpu_split(cpu_of(dev), cpu_of(dev)->kernels.conv, op, op->channels, 3000 + (uint64_t)op->n * (EXP + 4 * PASS));
 }
 
@@ -137,6 +138,32 @@ static int32_t to_bf16(struct ifx_device *dev, void *stream, const float *x, uin
     (void)stream;
     struct cpu_to_bf16 op = {x, ldx, width, y, ldy};
     return cpu_split(cpu_of(dev), cpu_of(dev)->kernels.to_bf16, &op, n, (uint64_t)width * PASS);
+}
+
+/* ---- residuals of several streams ---- */
+
+static int32_t activate(struct ifx_device *dev, void *stream, const struct ifx_activate *op)
+{
+    (void)stream;
+    return cpu_split(cpu_of(dev), cpu_of(dev)->kernels.activate, op, op->n, (uint64_t)op->width * EXP);
+}
+
+static int32_t stream_mix(struct ifx_device *dev, void *stream, const struct ifx_stream_mix *op)
+{
+    (void)stream;
+    return cpu_split(cpu_of(dev), cpu_of(dev)->kernels.stream_mix, op, op->n, (uint64_t)op->streams * op->width * EXP);
+}
+
+static int32_t stream_inject(struct ifx_device *dev, void *stream, const struct ifx_stream_inject *op)
+{
+    (void)stream;
+    return cpu_split(cpu_of(dev), cpu_of(dev)->kernels.stream_inject, op, op->n, (uint64_t)op->streams * op->width * PASS);
+}
+
+static int32_t stream_gate(struct ifx_device *dev, void *stream, const struct ifx_stream_gate *op)
+{
+    (void)stream;
+    return cpu_split(cpu_of(dev), cpu_of(dev)->kernels.stream_gate, op, op->n, (uint64_t)op->streams * op->width * 2 * PASS);
 }
 
 /* ---- gated delta rule: few tokens one by one, split over heads and values; a prompt in chunks, split over heads ---- */
@@ -202,4 +229,8 @@ void cpu_fill(struct ifx_device_ops *ops)
     ops->router = router;
     ops->combine = combine;
     ops->to_bf16 = to_bf16;
+    ops->activate = activate;
+    ops->stream_mix = stream_mix;
+    ops->stream_inject = stream_inject;
+    ops->stream_gate = stream_gate;
 }

@@ -22,4 +22,8 @@ void ref_fill(struct ifx_device_ops *ops)
     ops->router = ref_router;
     ops->combine = ref_combine;
     ops->to_bf16 = ref_to_bf16;
+    ops->activate = ref_activate;
+    ops->stream_mix = ref_stream_mix;
+    ops->stream_inject = ref_stream_inject;
+    ops->stream_gate = ref_stream_gate;
 }

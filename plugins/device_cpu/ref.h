@@ -43,6 +43,17 @@ int32_t ref_combine(struct ifx_device *dev, void *stream, const struct ifx_combi
 int32_t ref_to_bf16(struct ifx_device *dev, void *stream, const float *x, uint64_t ldx, uint32_t n,
                     uint32_t width, uint16_t *y, uint64_t ldy);
 
+/* ref_streams.c */
+int32_t ref_activate(struct ifx_device *dev, void *stream, const struct ifx_activate *op);
+int32_t ref_stream_mix(struct ifx_device *dev, void *stream, const struct ifx_stream_mix *op);
+int32_t ref_stream_inject(struct ifx_device *dev, void *stream, const struct ifx_stream_inject *op);
+int32_t ref_stream_gate(struct ifx_device *dev, void *stream, const struct ifx_stream_gate *op);
+
+/* index.c: both devices */
+int32_t common_index_append(struct ifx_device *dev, void *stream, const struct ifx_index_append *op);
+uint64_t common_block_select_ws_bytes(struct ifx_device *dev, const struct ifx_block_select *op);
+int32_t common_block_select(struct ifx_device *dev, void *stream, const struct ifx_block_select *op);
+
 /* route.c: both devices */
 uint64_t common_group_ws_bytes(struct ifx_device *dev, uint32_t n, uint32_t top_k, uint32_t experts);
 int32_t common_group(struct ifx_device *dev, void *stream, const struct ifx_group *op);

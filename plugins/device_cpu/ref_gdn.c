@@ -6,10 +6,15 @@
 
 #include <string.h>
 
-/* Input of channel c, `back` tokens before token t; before the call it comes from the state. */
+static uint64_t conv_step(const struct ifx_conv *op)
+{
+    return op->dilation ? op->dilation : 1;
+}
+
+/* Input of channel c at token t; before the call it comes from the state. */
 static float conv_input(const struct ifx_conv *op, int64_t t, uint64_t c)
 {
-    uint64_t kept = op->kernel - 1;
+    uint64_t kept = (op->kernel - 1) * conv_step(op);
     if (t >= 0)
         return op->x[(uint64_t)t * op->ldx + c];
     return op->state[c * kept + (uint64_t)((int64_t)kept + t)];
@@ -19,12 +24,12 @@ int32_t ref_conv(struct ifx_device *dev, void *stream, const struct ifx_conv *op
 {
     (void)dev;
     (void)stream;
-    uint64_t kept = op->kernel - 1;
+    uint64_t step = conv_step(op), kept = (op->kernel - 1) * step;
     for (uint64_t c = 0; c < op->channels; c++) {
         for (uint64_t t = 0; t < op->n; t++) {
             double sum = 0;
             for (uint64_t j = 0; j < op->kernel; j++)
-                sum += (double)op->w[c * op->kernel + j] * conv_input(op, (int64_t)(t + j) - (int64_t)kept, c);
+                sum += (double)op->w[c * op->kernel + j] * conv_input(op, (int64_t)(t + j * step) - (int64_t)kept, c);
             op->y[t * op->ldy + c] = (float)ref_silu(sum);
         }
         /* Oldest first: each value comes from this place or a later one. */

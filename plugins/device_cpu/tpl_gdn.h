@@ -6,22 +6,25 @@
 
 /* ---- convolution: blocks of channels, weights and window transposed into rows of one tap each ---- */
 
-enum { CONV_BLOCK = 256, CONV_TAPS = 8 };
+enum { CONV_BLOCK = 256, CONV_TAPS = 8, CONV_PAST = CONV_TAPS * CONV_BLOCK };
 
-static void conv_block(const struct ifx_conv *op, uint64_t c0, uint32_t width)
+/* Tap j reads the token `step` * (taps - 1 - j) back; `past` holds what came before the call, `kept` rows of `block`. */
+static void conv_block(const struct ifx_conv *op, uint64_t c0, uint32_t width, uint32_t block, uint32_t step)
 {
-    uint32_t taps = op->kernel, kept = taps - 1;
-    float w[CONV_TAPS][CONV_BLOCK], past[CONV_TAPS][CONV_BLOCK];
+    uint32_t taps = op->kernel, kept = (taps - 1) * step;
+    float w[CONV_TAPS][CONV_BLOCK], past[CONV_PAST];
     for (uint32_t c = 0; c < width; c++) {
         for (uint32_t j = 0; j < taps; j++)
             w[j][c] = op->w[(c0 + c) * taps + j];
         for (uint32_t j = 0; j < kept; j++)
-            past[j][c] = op->state[(c0 + c) * kept + j];
+            past[j * block + c] = op->state[(c0 + c) * kept + j];
     }
     for (uint64_t t = 0; t < op->n; t++) {
         const float *in[CONV_TAPS];
-        for (uint32_t j = 0; j < taps; j++)
-            in[j] = t + j < kept ? past[t + j] : op->x + (t + j - kept) * op->ldx + c0;
+        for (uint32_t j = 0; j < taps; j++) {
+            uint64_t at = t + j * step;
+            in[j] = at < kept ? past + at * block : op->x + (at - kept) * op->ldx + c0;
+        }
         float *y = op->y + t * op->ldy + c0;
         uint32_t i = 0;
         for (; taps == 4 && i + VW <= width; i += VW) {
@@ -40,7 +43,8 @@ static void conv_block(const struct ifx_conv *op, uint64_t c0, uint32_t width)
         }
     }
     for (uint32_t j = 0; j < kept; j++) {
-        const float *in = op->n + j < kept ? past[op->n + j] : op->x + (op->n + j - kept) * op->ldx + c0;
+        uint64_t at = op->n + (uint64_t)j;
+        const float *in = at < kept ? past + at * block : op->x + (at - kept) * op->ldx + c0;
         for (uint32_t c = 0; c < width; c++)
             op->state[(c0 + c) * kept + j] = in[c];
     }
@@ -49,8 +53,10 @@ static void conv_block(const struct ifx_conv *op, uint64_t c0, uint32_t width)
 static void conv(const void *arg, uint64_t c0, uint64_t c1)
 {
     const struct ifx_conv *op = arg;
-    for (uint64_t c = c0; c < c1; c += CONV_BLOCK)
-        conv_block(op, c, c1 - c < CONV_BLOCK ? (uint32_t)(c1 - c) : CONV_BLOCK);
+    uint32_t step = op->dilation ? op->dilation : 1, kept = (op->kernel - 1) * step;
+    uint32_t block = kept <= CONV_TAPS ? CONV_BLOCK : CONV_PAST / kept / VW * VW;
+    for (uint64_t c = c0; c < c1; c += block)
+        conv_block(op, c, c1 - c < block ? (uint32_t)(c1 - c) : block, block, step);
 }
 
 static void gdn_gate(const void *arg, uint64_t t0, uint64_t t1)

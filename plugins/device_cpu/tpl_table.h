@@ -5,6 +5,7 @@
 #include "tpl_linear.h"
 #include "tpl_ops.h"
 #include "tpl_gdn.h"
+#include "tpl_streams.h"
 
 static const struct cpu_kernels template_table = {
     .row_unit = V_MR * 4u,
@@ -26,4 +27,9 @@ static const struct cpu_kernels template_table = {
     .router = router,
     .combine = combine,
     .to_bf16 = to_bf16,
+    .activate = activate,
+    .stream_mix = stream_mix,
+    .stream_inject = stream_inject,
+    .stream_gate = stream_gate,
+    .block_scores = block_scores,
 };

@@ -59,6 +59,7 @@ struct pair {
     uint32_t exact;   /* dev is the oracle too */
 };
 void test_goldens(const struct pair *t, const struct golden *g);
+void test_streams(const struct pair *t, const struct golden *g);
 void test_linear(const struct pair *t);
 void test_elementwise(const struct pair *t);
 void test_delta(const struct pair *t);

@@ -72,14 +72,15 @@ static void conv(const struct pair *t, uint64_t *rng)
 {
     uint32_t n = rng_below(rng, 2) ? 1 + rng_below(rng, 5) : pick(rng, 140), channels = pick(rng, 300), taps = 2 + rng_below(rng, 7);
     struct mat x = mat_random(rng, n, channels, channels + 3, 1.0f), w = mat_random(rng, channels, taps, taps, 0.5f);
-    struct mat state = mat_random(rng, channels, taps - 1, taps - 1, 1.0f), state2 = mat_copy(&state);
+    uint32_t dilation = rng_below(rng, 2) ? rng_below(rng, 2) : 1 + rng_below(rng, 16), kept = (taps - 1) * (dilation ? dilation : 1);
+    struct mat state = mat_random(rng, channels, kept, kept, 1.0f), state2 = mat_copy(&state);
     struct mat got = mat_new(n, channels, channels + 1), want = mat_new(n, channels, channels);
-    struct ifx_conv op = {.n = n, .channels = channels, .kernel = taps, .x = x.p, .ldx = x.ld, .w = w.p, .state = state.p,
+    struct ifx_conv op = {.n = n, .channels = channels, .kernel = taps, .dilation = dilation, .x = x.p, .ldx = x.ld, .w = w.p, .state = state.p,
                           .y = want.p, .ldy = want.ld};
     t->ref->ops->conv(t->ref, NULL, &op);
     op.state = state2.p, op.y = got.p, op.ldy = got.ld;
     t->dev->ops->conv(t->dev, NULL, &op);
-    DESCRIBE("%s conv n=%u channels=%u taps=%u", t->name, n, channels, taps);
+    DESCRIBE("%s conv n=%u channels=%u taps=%u dilation=%u", t->name, n, channels, taps, dilation);
     finish(&got, &want, 2e-6, 2e-6);
     finish(&state2, &state, 0, 0);
     mat_free(&x);

@@ -31,6 +31,7 @@ static void run_device(const struct pair *t, const struct golden *g)
     test_router(t);
     test_delta(t);
     test_edges(t);
+    test_streams(t, g);
     if (!t->exact) {
         test_linear(t);
         test_wide_offsets(t);
