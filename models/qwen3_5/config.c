@@ -129,14 +129,14 @@ static int32_t read_sizes(const struct reader *r)
         {"hidden_size", 1, MAX_WIDTH, &m->hidden, 0},
         {"num_hidden_layers", 1, MAX_LAYERS, &m->n_layers, 0},
         {"max_position_embeddings", 1, INT32_MAX, &m->desc.max_positions, 0},
-        {"num_attention_heads", 1, 4096, &m->q_heads, 0},
-        {"num_key_value_heads", 1, 4096, &m->kv_heads, 0},
-        {"head_dim", 8, 512, &m->head_dim, 0},
-        {"linear_num_key_heads", 1, 4096, &m->k_heads, 0},
-        {"linear_num_value_heads", 1, 4096, &m->v_heads, 0},
-        {"linear_key_head_dim", 1, 256, &m->dk, 0},
-        {"linear_value_head_dim", 1, 256, &m->dv, 0},
-        {"linear_conv_kernel_dim", 2, 8, &m->kernel, 0},
+        {"num_attention_heads", 1, 4096, &m->attention.q_heads, 0},
+        {"num_key_value_heads", 1, 4096, &m->attention.kv_heads, 0},
+        {"head_dim", 8, 512, &m->attention.d, 0},
+        {"linear_num_key_heads", 1, 4096, &m->delta.k_heads, 0},
+        {"linear_num_value_heads", 1, 4096, &m->delta.v_heads, 0},
+        {"linear_key_head_dim", 1, 256, &m->delta.dk, 0},
+        {"linear_value_head_dim", 1, 256, &m->delta.dv, 0},
+        {"linear_conv_kernel_dim", 2, 8, &m->delta.kernel, 0},
         {"intermediate_size", 1, MAX_WIDTH, &m->inter, -1},
         {"num_experts", 1, 65536, &m->experts, 1},
         {"num_experts_per_tok", 1, 32, &m->top_k, 1},
@@ -150,17 +150,17 @@ static int32_t read_sizes(const struct reader *r)
         if (st)
             return st;
     }
-    if (m->head_dim % 8)
+    if (m->attention.d % 8)
         return bad_field(r, "head_dim", "must be a multiple of 8");
-    if (m->q_heads % m->kv_heads)
+    if (m->attention.q_heads % m->attention.kv_heads)
         return bad_field(r, "num_attention_heads", "must be a multiple of \"num_key_value_heads\"");
-    if (m->v_heads % m->k_heads)
+    if (m->delta.v_heads % m->delta.k_heads)
         return bad_field(r, "linear_num_value_heads", "must be a multiple of \"linear_num_key_heads\"");
     if (r->moe && m->top_k > m->experts)
         return bad_field(r, "num_experts_per_tok", "is larger than \"num_experts\"");
-    m->key_width = m->k_heads * m->dk;
-    m->value_width = m->v_heads * m->dv;
-    m->channels = 2 * m->key_width + m->value_width;
+    m->delta.key_width = m->delta.k_heads * m->delta.dk;
+    m->delta.value_width = m->delta.v_heads * m->delta.dv;
+    m->delta.channels = 2 * m->delta.key_width + m->delta.value_width;
     return IFX_OK;
 }
 
@@ -185,15 +185,16 @@ static int32_t read_reals(const struct reader *r)
         return bad_field(r, "rope_theta", "must be larger than 1");
     if (!(factor > 0 && factor <= 1))
         return bad_field(r, "partial_rotary_factor", "must be larger than 0 and at most 1");
-    m->eps = (float)eps;
-    m->rotary = (uint32_t)(m->head_dim * factor);
-    if (!m->rotary || m->rotary % 2)
+    m->delta.act = IFX_ACT_SILU;
+    m->eps = m->delta.eps = m->attention.eps = (float)eps;
+    m->attention.rotary = (uint32_t)(m->attention.d * factor);
+    if (!m->attention.rotary || m->attention.rotary % 2)
         return bad_field(r, "partial_rotary_factor", "gives no even number of rotated dimensions");
-    m->inv_freq = r->host->alloc(r->host, m->rotary / 2 * sizeof(float), 64);
+    m->inv_freq = r->host->alloc(r->host, m->attention.rotary / 2 * sizeof(float), 64);
     if (!m->inv_freq)
         return IFX_ENOMEM;
-    for (uint32_t i = 0; i < m->rotary / 2; i++)
-        m->inv_freq[i] = 1.0f / powf((float)theta, (float)(2 * i) / (float)m->rotary);
+    for (uint32_t i = 0; i < m->attention.rotary / 2; i++)
+        m->inv_freq[i] = 1.0f / powf((float)theta, (float)(2 * i) / (float)m->attention.rotary);
     return IFX_OK;
 }
 
@@ -261,27 +262,27 @@ static uint32_t add(struct model *m, uint32_t kind, uint32_t flags, uint32_t row
 
 static void declare_attention(struct model *m, struct layer *l, uint32_t i)
 {
-    uint32_t q = m->q_heads * m->head_dim, kv = m->kv_heads * m->head_dim;
+    uint32_t q = m->attention.q_heads * m->attention.d, kv = m->attention.kv_heads * m->attention.d;
     /* Half of q_proj is the output gate. */
-    l->q_proj = MATRIX(IFX_PARAM_SENSITIVE, 2 * q, m->hidden, "layers.%u.self_attn.q_proj.weight", i);
-    l->k_proj = MATRIX(0, kv, m->hidden, "layers.%u.self_attn.k_proj.weight", i);
-    l->v_proj = MATRIX(0, kv, m->hidden, "layers.%u.self_attn.v_proj.weight", i);
-    l->o_proj = MATRIX(0, m->hidden, q, "layers.%u.self_attn.o_proj.weight", i);
-    l->q_norm = VECTOR(m->head_dim, "layers.%u.self_attn.q_norm.weight", i);
-    l->k_norm = VECTOR(m->head_dim, "layers.%u.self_attn.k_norm.weight", i);
+    l->attention.q_proj = MATRIX(IFX_PARAM_SENSITIVE, 2 * q, m->hidden, "layers.%u.self_attn.q_proj.weight", i);
+    l->attention.k_proj = MATRIX(0, kv, m->hidden, "layers.%u.self_attn.k_proj.weight", i);
+    l->attention.v_proj = MATRIX(0, kv, m->hidden, "layers.%u.self_attn.v_proj.weight", i);
+    l->attention.o_proj = MATRIX(0, m->hidden, q, "layers.%u.self_attn.o_proj.weight", i);
+    l->attention.q_norm = VECTOR(m->attention.d, "layers.%u.self_attn.q_norm.weight", i);
+    l->attention.k_norm = VECTOR(m->attention.d, "layers.%u.self_attn.k_norm.weight", i);
 }
 
 static void declare_delta_net(struct model *m, struct layer *l, uint32_t i)
 {
-    l->in_qkv = MATRIX(0, m->channels, m->hidden, "layers.%u.linear_attn.in_proj_qkv.weight", i);
-    l->in_z = MATRIX(0, m->value_width, m->hidden, "layers.%u.linear_attn.in_proj_z.weight", i);
-    l->in_b = MATRIX(IFX_PARAM_SENSITIVE, m->v_heads, m->hidden, "layers.%u.linear_attn.in_proj_b.weight", i);
-    l->in_a = MATRIX(IFX_PARAM_SENSITIVE, m->v_heads, m->hidden, "layers.%u.linear_attn.in_proj_a.weight", i);
-    l->conv = VECTOR(m->channels * m->kernel, "layers.%u.linear_attn.conv1d.weight", i);
-    l->a_log = VECTOR(m->v_heads, "layers.%u.linear_attn.A_log", i);
-    l->dt_bias = VECTOR(m->v_heads, "layers.%u.linear_attn.dt_bias", i);
-    l->norm = VECTOR(m->dv, "layers.%u.linear_attn.norm.weight", i);
-    l->out_proj = MATRIX(0, m->hidden, m->value_width, "layers.%u.linear_attn.out_proj.weight", i);
+    l->delta.in_qkv = MATRIX(0, m->delta.channels, m->hidden, "layers.%u.linear_attn.in_proj_qkv.weight", i);
+    l->delta.in_z = MATRIX(0, m->delta.value_width, m->hidden, "layers.%u.linear_attn.in_proj_z.weight", i);
+    l->delta.in_b = MATRIX(IFX_PARAM_SENSITIVE, m->delta.v_heads, m->hidden, "layers.%u.linear_attn.in_proj_b.weight", i);
+    l->delta.in_a = MATRIX(IFX_PARAM_SENSITIVE, m->delta.v_heads, m->hidden, "layers.%u.linear_attn.in_proj_a.weight", i);
+    l->delta.conv = VECTOR(m->delta.channels * m->delta.kernel, "layers.%u.linear_attn.conv1d.weight", i);
+    l->delta.a_log = VECTOR(m->delta.v_heads, "layers.%u.linear_attn.A_log", i);
+    l->delta.dt_bias = VECTOR(m->delta.v_heads, "layers.%u.linear_attn.dt_bias", i);
+    l->delta.norm = VECTOR(m->delta.dv, "layers.%u.linear_attn.norm.weight", i);
+    l->delta.out_proj = MATRIX(0, m->hidden, m->delta.value_width, "layers.%u.linear_attn.out_proj.weight", i);
 }
 
 static void declare_ffn(struct model *m, struct layer *l, uint32_t i)
@@ -297,11 +298,11 @@ static void declare_ffn(struct model *m, struct layer *l, uint32_t i)
         e->inter = m->expert_inter;
         e->renormalise = 1;
         e->router = MATRIX(IFX_PARAM_SENSITIVE, m->experts, m->hidden, "layers.%u.mlp.gate.weight", i);
-        l->shared_gate = MATRIX(IFX_PARAM_SENSITIVE, 1, m->hidden, "layers.%u.mlp.shared_expert_gate.weight", i);
+        l->ffn.shared_gate = MATRIX(IFX_PARAM_SENSITIVE, 1, m->hidden, "layers.%u.mlp.shared_expert_gate.weight", i);
     }
-    l->gate_proj = MATRIX(0, m->inter, m->hidden, "layers.%u.%s.gate_proj.weight", i, block);
-    l->up_proj = MATRIX(0, m->inter, m->hidden, "layers.%u.%s.up_proj.weight", i, block);
-    l->down_proj = MATRIX(0, m->hidden, m->inter, "layers.%u.%s.down_proj.weight", i, block);
+    l->ffn.gate_proj = MATRIX(0, m->inter, m->hidden, "layers.%u.%s.gate_proj.weight", i, block);
+    l->ffn.up_proj = MATRIX(0, m->inter, m->hidden, "layers.%u.%s.up_proj.weight", i, block);
+    l->ffn.down_proj = MATRIX(0, m->hidden, m->inter, "layers.%u.%s.down_proj.weight", i, block);
 }
 
 static uint64_t place(uint64_t *end, uint64_t values)
@@ -314,19 +315,18 @@ static uint64_t place(uint64_t *end, uint64_t values)
 static int32_t declare(const struct reader *r)
 {
     struct model *m = r->m;
-    uint32_t n_linear = 0, tied = 0;
+    uint32_t tied = 0;
     uint64_t state = 0;
     m->embed = MATRIX(IFX_PARAM_EMBED, m->vocab, m->hidden, "embed_tokens.weight");
     for (uint32_t i = 0; i < m->n_layers; i++) {
         struct layer *l = &m->layers[i];
         l->norm1 = VECTOR(m->hidden, "layers.%u.input_layernorm.weight", i);
         if (l->linear_attention) {
-            l->index = n_linear++;
-            l->state_s = place(&state, (uint64_t)m->v_heads * m->dk * m->dv);
-            l->state_conv = place(&state, (uint64_t)m->channels * (m->kernel - 1));
+            l->delta.state_s = place(&state, (uint64_t)m->delta.v_heads * m->delta.dk * m->delta.dv);
+            l->delta.state_conv = place(&state, (uint64_t)m->delta.channels * (m->delta.kernel - 1));
             declare_delta_net(m, l, i);
         } else {
-            l->index = m->desc.n_kv_layers++;
+            l->attention.index = m->desc.n_kv_layers++;
             declare_attention(m, l, i);
         }
         l->norm2 = VECTOR(m->hidden, "layers.%u.post_attention_layernorm.weight", i);
@@ -370,9 +370,9 @@ static void fill_desc(struct model *m)
     d->params = m->params;
     d->n_moe = m->experts ? m->n_layers : 0;
     d->moe = m->moe;
-    d->n_kv_heads = m->kv_heads;
-    d->head_dim = m->head_dim;
-    d->n_q_heads = m->q_heads;
+    d->n_kv_heads = m->attention.kv_heads;
+    d->head_dim = m->attention.d;
+    d->n_q_heads = m->attention.q_heads;
     d->residual_width = m->hidden;
 }
 

@@ -8,23 +8,14 @@
 #ifndef INFERNIX_MODELS_QWEN3_5_H
 #define INFERNIX_MODELS_QWEN3_5_H
 
-#include <infernix/model.h>
-#include <stdbool.h>
+#include "blocks.h"
 
-/* Parameter indices of one layer; NO_PARAM where the layer's kind has none. */
-#define NO_PARAM UINT32_MAX
 struct layer {
     uint32_t linear_attention; /* 1: gated delta net, 0: gated attention */
-    uint32_t index;            /* among the layers of its kind */
-    uint64_t state_s, state_conv; /* offsets in the sequence's state, in values */
     uint32_t norm1, norm2;
-    /* gated attention */
-    uint32_t q_proj, k_proj, v_proj, o_proj, q_norm, k_norm;
-    /* gated delta net */
-    uint32_t in_qkv, in_z, in_b, in_a, conv, a_log, dt_bias, norm, out_proj;
-    /* feed-forward: dense, or the shared expert of an MoE layer */
-    uint32_t gate_proj, up_proj, down_proj;
-    uint32_t shared_gate;
+    struct delta_layer delta;
+    struct attention_layer attention;
+    struct ffn_layer ffn; /* dense, or the shared expert of an MoE layer */
 };
 
 struct model {
@@ -37,9 +28,8 @@ struct model {
     uint32_t embed, final_norm, head;
     uint32_t hidden, n_layers, vocab;
     float eps;
-    uint32_t q_heads, kv_heads, head_dim, rotary;
-    uint32_t k_heads, v_heads, dk, dv, kernel;
-    uint32_t key_width, value_width, channels; /* of the delta net: k_heads * dk, v_heads * dv, 2 * key + value */
+    struct attention_net attention;
+    struct delta_net delta;
     uint32_t inter; /* width of the dense FFN or of the shared expert */
     uint32_t experts, top_k, expert_inter; /* 0: dense */
 };
