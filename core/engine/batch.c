@@ -102,10 +102,23 @@ int32_t ifx_batch_feed(struct ifx_batch_item *items, uint32_t count)
     return st;
 }
 
+uint32_t engine_grid(const struct ifx_model *m)
+{
+    return m->prefill_chunk < ENGINE_PAGE_TOKENS ? m->prefill_chunk : m->prefill_chunk / ENGINE_PAGE_TOKENS * ENGINE_PAGE_TOKENS;
+}
+
 uint32_t ifx_sequence_take(const struct ifx_sequence *s, uint64_t left)
 {
-    uint32_t chunk = s->model->prefill_chunk;
-    return left < chunk ? (uint32_t)left : chunk;
+    const struct ifx_model *m = s->model;
+    uint64_t take = left < m->prefill_chunk ? left : m->prefill_chunk;
+    if (!m->prefix.stats.bytes_limit || !left)
+        return (uint32_t)take;
+    uint64_t grid = engine_grid(m), to_grid = grid - s->length % grid;
+    uint64_t last_page = (s->length + left - 1) / ENGINE_PAGE_TOKENS * ENGINE_PAGE_TOKENS; /* it leaves a token */
+    take = take < to_grid ? take : to_grid;
+    if (s->length < last_page && s->length + take > last_page)
+        take = last_page - s->length;
+    return (uint32_t)take;
 }
 
 int32_t ifx_sequence_feed(struct ifx_sequence *s, const int32_t *tokens, uint64_t n, uint64_t n_logits, float *logits)

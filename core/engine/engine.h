@@ -13,6 +13,7 @@
 #define ENGINE_DEFAULT_CTX   4096u
 #define ENGINE_DEFAULT_CHUNK 512u
 #define ENGINE_PASS_ITEMS    IFX_NARROW_COLUMNS /* sequences of one pass */
+#define ENGINE_WAITING       8u  /* snapshots of a sequence that wait for proof */
 #define ENGINE_ATTEND_ROWS   64u /* query rows (queries x group) of one attention tile */
 #define ENGINE_ATTEND_PARTS  64u /* at most so many parts over token ranges */
 #define ENGINE_ATTEND_RANGE  256u /* tokens below which a range is not cut */
@@ -28,6 +29,29 @@ struct kv_pool {
     uint64_t bytes, page_bytes, block_bytes;
     uint32_t n_blocks, n_free;
     uint32_t *free_blocks; /* stack */
+    uint32_t *owners;      /* [n_blocks] sequences and snapshots that hold it */
+};
+
+/* What a sequence held after `n` tokens. */
+struct snapshot {
+    uint64_t n;
+    int32_t *tokens;
+    uint32_t *blocks; /* of its tokens; the last may be partly filled */
+    uint32_t n_blocks;
+    bool on_grid; /* fed in whole chunks from the start, as any prompt that begins so would be */
+    void *state;  /* host memory */
+    uint64_t hits, used; /* used: the cache's clock at the last use */
+};
+
+/* Snapshots that prompts may begin with. */
+struct prefix_cache {
+    struct snapshot **list;
+    uint32_t count, room;
+    uint32_t *holders; /* [blocks of the pool] snapshots that hold it */
+    uint64_t clock, waiting_bytes;
+    const struct snapshot *in_use; /* not to be dropped now */
+    bool grid_only;
+    struct ifx_prefix_stats stats; /* bytes: kept ones and those that wait for proof */
 };
 
 /* Buffers of one step, sized for the widest. */
@@ -58,6 +82,7 @@ struct ifx_model {
     const struct ifx_model_desc *desc;
     struct ifx_device *dev;
     bool oracle;
+    bool host_memory; /* the device's memory is the host's */
     char *device_name;
     void *stream;
     /* weights */
@@ -75,6 +100,8 @@ struct ifx_model {
     const struct ifx_kv_ops *kv_ops;
     void *kv;
     struct kv_pool pool;
+    uint64_t kv_bytes; /* of the pool: what the sequences need */
+    struct prefix_cache prefix;
     /* text */
     struct text_tokenizer *tokenizer;
     struct text_chat *chat; /* made at first use */
@@ -96,6 +123,12 @@ struct ifx_sequence {
     int32_t *tokens; /* [n_ctx]: what was fed */
     char *broken; /* why no further token can be fed, or NULL */
     char *error;  /* text of the last item that failed, or NULL */
+    /* prefix reuse */
+    struct snapshot *waiting[ENGINE_WAITING]; /* ascending; kept once a finite logit row proves them */
+    uint32_t n_waiting;
+    bool suspect; /* a column was not finite somewhere: nothing is kept */
+    bool proved;  /* the last token's logits were looked at */
+    bool on_grid;
     struct ifx_observer observer;
     bool observed;
 };
@@ -122,6 +155,24 @@ void kv_pool_destroy(struct kv_pool *p);
 /* Makes room for `tokens` tokens of a sequence; the caller holds the lock. */
 int32_t kv_reserve(struct ifx_sequence *s, uint64_t tokens);
 void kv_release(struct ifx_sequence *s);
+/* A free block with one owner, taken from the snapshots when there is no other. */
+int32_t kv_block_take(struct ifx_model *m, uint32_t *block);
+void kv_block_drop(struct kv_pool *p, uint32_t block);
+/* Appends a block to the sequence's pages; its owner's count is the caller's affair. */
+void kv_block_append(struct ifx_sequence *s, uint32_t block);
+
+/* Tokens of a whole step of a prompt: steps end at its multiples. */
+uint32_t engine_grid(const struct ifx_model *m);
+
+/* prefix.c: the caller holds the lock */
+int32_t prefix_create(struct ifx_model *m, uint64_t bytes, bool grid_only);
+void prefix_destroy(struct ifx_model *m);
+/* A step of n tokens went through; finite: it ended with a logit row of finite numbers.  What the sequence holds now may be kept. */
+void prefix_step(struct ifx_sequence *s, uint32_t n, bool finite);
+/* Forgets what waits for proof. */
+void prefix_forget(struct ifx_sequence *s);
+/* Drops the least valuable snapshot; false when there is none. */
+bool prefix_evict(struct ifx_model *m);
 
 /* attention.c, attention_ref.c: the service of model.h */
 uint64_t attention_parts(const struct ifx_model *m);

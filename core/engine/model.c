@@ -37,12 +37,19 @@ static int32_t open_device(struct ifx_model *m, const char *name)
         return st;
     if (!(props.flags & IFX_DEVICE_HOST_MEM))
         return base_error(IFX_EUNSUPPORTED, "device %s: only devices that share the host's memory can run a model yet", identity);
+    m->host_memory = props.flags & IFX_DEVICE_HOST_MEM;
     m->oracle = props.flags & IFX_DEVICE_ORACLE;
     m->device_name = base_strdup(props.name);
     return m->device_name ? IFX_OK : IFX_ENOMEM;
 }
 
-static int32_t open_kv(struct ifx_model *m, const char *name)
+/* Pages beyond those of the sequences, for what snapshots keep; not where device memory is taken from the start. */
+static uint64_t extra_blocks(const struct ifx_model *m, uint64_t page_bytes, uint64_t prefix_bytes)
+{
+    return m->host_memory ? prefix_bytes / page_bytes / m->desc->n_kv_layers : 0;
+}
+
+static int32_t open_kv(struct ifx_model *m, const char *name, uint64_t prefix_bytes)
 {
     const struct registry_plugin *plugin;
     struct ifx_kv_shape shape = {.struct_size = sizeof shape, .head_dim = m->desc->head_dim,
@@ -58,6 +65,8 @@ static int32_t open_kv(struct ifx_model *m, const char *name)
         return st;
     st = m->kv_ops->open(registry_host(m->ctx->registry), plugin->options, &shape, &m->kv);
     uint64_t blocks = ((uint64_t)m->n_ctx + ENGINE_PAGE_TOKENS - 1) / ENGINE_PAGE_TOKENS * m->max_sequences;
+    m->kv_bytes = blocks * page_bytes * m->desc->n_kv_layers;
+    blocks += extra_blocks(m, page_bytes, prefix_bytes);
     if (!st && blocks > UINT32_MAX)
         st = base_error(IFX_ELIMIT, "%u sequences of %u tokens are too many", m->max_sequences, m->n_ctx);
     return st ? st : kv_pool_create(&m->pool, page_bytes, m->desc->n_kv_layers, (uint32_t)blocks);
@@ -105,7 +114,9 @@ static int32_t open_all(struct ifx_model *m, const struct ifx_model_options *o)
     if (!st)
         st = engine_read_stop_ids(m);
     if (!st && m->desc->n_kv_layers)
-        st = open_kv(m, o->kv_dtype);
+        st = open_kv(m, o->kv_dtype, o->prefix_cache_bytes);
+    if (!st)
+        st = prefix_create(m, o->prefix_cache_bytes, o->offload.deterministic);
     if (!st)
         st = engine_load_weights(m, o);
     if (!st)
@@ -140,6 +151,7 @@ void ifx_model_close(struct ifx_model *m)
             m->dev->ops->stream_destroy(m->dev, m->stream);
         m->dev->ops->close(m->dev);
     }
+    prefix_destroy(m);
     kv_pool_destroy(&m->pool);
     if (m->kv)
         m->kv_ops->close(m->kv);
@@ -168,7 +180,7 @@ void ifx_model_info(const struct ifx_model *m, struct ifx_model_info *out)
         .prefill_chunk = m->prefill_chunk,
         .dense_bytes = m->dense_bytes,
         .expert_bytes = m->expert_bytes,
-        .kv_bytes = m->pool.bytes,
+        .kv_bytes = m->kv_bytes,
         .state_bytes = m->desc->state_bytes,
     };
 }

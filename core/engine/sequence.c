@@ -59,6 +59,7 @@ void ifx_sequence_destroy(struct ifx_sequence *s)
         return;
     struct ifx_model *m = s->model;
     pthread_mutex_lock(&m->lock);
+    prefix_forget(s);
     kv_release(s);
     m->n_sequences--;
     pthread_mutex_unlock(&m->lock);
@@ -76,7 +77,10 @@ int32_t ifx_sequence_reset(struct ifx_sequence *s)
 {
     struct ifx_model *m = s->model;
     pthread_mutex_lock(&m->lock);
+    prefix_forget(s);
     kv_release(s);
+    s->suspect = s->proved = false;
+    s->on_grid = true;
     s->length = 0;
     base_free(s->broken);
     s->broken = NULL;
@@ -106,6 +110,9 @@ static int32_t copy_into(const struct ifx_sequence *from, struct ifx_sequence *t
         st = op->stream_sync(m->dev, m->stream);
     memcpy(to->tokens, from->tokens, from->length * sizeof *to->tokens);
     to->length = from->length;
+    to->suspect = from->suspect;
+    to->proved = from->proved;
+    to->on_grid = from->on_grid;
     return st;
 }
 

@@ -187,6 +187,8 @@ static void finish(struct engine_step *es, const float *logits)
         struct ifx_batch_item *it = es->items[i];
         struct ifx_sequence *s = it->sequence;
         memcpy(s->tokens + s->length, it->tokens, it->n * sizeof *it->tokens);
+        s->on_grid &= s->length % engine_grid(es->model) == 0 && it->n == engine_grid(es->model);
+        s->suspect |= es->bad_layer[i] != INT32_MIN;
         s->length += it->n;
         for (uint32_t t = 0; t < it->n_logits; t++, logits += vocab) {
             if (it->logits + t * vocab != logits)
@@ -194,6 +196,7 @@ static void finish(struct engine_step *es, const float *logits)
             if (!it->status && !engine_finite(logits, vocab))
                 break_item(it, not_finite(es, i, s->length - it->n_logits + t));
         }
+        prefix_step(s, it->n, it->n_logits && !it->status);
     }
 }
 

@@ -28,6 +28,8 @@
 struct options {
     const char *cpu, *device, *kv, *experts;
     uint32_t threads, chunk, ctx, sequences;
+    uint64_t prefix; /* bytes for kept prefixes */
+    bool deterministic, no_graph;
 };
 /* A context and a model in it. */
 struct rig {
