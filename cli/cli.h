@@ -50,7 +50,7 @@ int cli_usage(struct cli *cli, const char *format, ...) __attribute__((format(pr
 void cli_progress(struct cli *cli, const char *what, uint64_t done, uint64_t total);
 
 /* One file a command. */
-extern const struct cli_command cmd_run, cmd_chat, cmd_tokenize, cmd_render, cmd_perplexity, cmd_trace, cmd_inspect,
+extern const struct cli_command cmd_run, cmd_chat, cmd_serve, cmd_tokenize, cmd_render, cmd_perplexity, cmd_trace, cmd_inspect,
     cmd_convert, cmd_plugins, cmd_bench;
 
 #endif

@@ -30,6 +30,8 @@ struct cli {
     uint32_t n_lists;
     struct ifx_context *context;
     struct ifx_model *model;
+    uint32_t max_sequences;      /* for cli_model; 0: 1 */
+    uint64_t prefix_cache_bytes; /* likewise; 0: no prefix is kept */
     /* progress line */
     double progress_last;
     bool progress_open;

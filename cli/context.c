@@ -133,6 +133,8 @@ int cli_model(struct cli *cli, const char *path, struct ifx_model **out)
                                   .experts = cli_text(cli, "--experts", NULL),
                                   .ctx = (uint32_t)ctx,
                                   .prefill_chunk = (uint32_t)chunk,
+                                  .max_sequences = cli->max_sequences,
+                                  .prefix_cache_bytes = cli->prefix_cache_bytes,
                                   .progress = load_progress,
                                   .progress_ctx = cli};
     failed = check_device(cli, o.device);

@@ -165,6 +165,14 @@ void ifx_sampler_accept(struct ifx_sampler *s, int32_t token);
 void ifx_sampler_prompt(struct ifx_sampler *s, const int32_t *tokens, uint64_t n);
 /* Order: penalties, temperature, top-k, top-p, min-p.  The n-th pick of a seed draws the same number on every machine. */
 int32_t ifx_sampler_pick(struct ifx_sampler *s, const float *logits, int32_t *token); /* logits [vocab], not changed */
+/* The same among the tokens whose bit is set in allowed [(vocab + 63) / 64], bit t % 64 of word t / 64.  IFX_EINVAL when none is. */
+int32_t ifx_sampler_pick_among(struct ifx_sampler *s, const float *logits, const uint64_t *allowed, int32_t *token);
+/* Natural logarithms of the softmax of the logits as the model gave them: out[0] for `token`, then the n likeliest, in order. */
+struct ifx_logprob {
+    int32_t token;
+    float logprob;
+};
+void ifx_logprobs(const float *logits, uint32_t vocab, int32_t token, uint32_t n, struct ifx_logprob *out);
 
 /* ---- generation of text ---- */
 #define IFX_FINISH_LENGTH    1u /* max_tokens or the context limit */

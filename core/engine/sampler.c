@@ -9,6 +9,7 @@
 #include "engine.h"
 
 #include <infernix/numerics.h>
+#include <math.h>
 #include <string.h>
 
 struct candidate {
@@ -161,12 +162,18 @@ static void select_first(struct ifx_sampler *s, const float *logits, uint32_t k)
     }
 }
 
+/* ifx_exp ends at a small number, and what is forbidden must weigh nothing. */
+static double weight(const struct ifx_sampler *s, float logit, float most)
+{
+    return logit == -INFINITY ? 0 : (double)ifx_exp((logit - most) / s->o.temperature);
+}
+
 /* Weight of each candidate relative to the first; returns their sum. */
 static double weigh(struct ifx_sampler *s, uint32_t n)
 {
     double sum = 0;
     for (uint32_t i = 0; i < n; i++)
-        sum += s->p[i] = (double)ifx_exp((s->heap[i].logit - s->heap[0].logit) / s->o.temperature);
+        sum += s->p[i] = weight(s, s->heap[i].logit, s->heap[0].logit);
     return sum;
 }
 
@@ -198,7 +205,7 @@ static uint32_t filter(struct ifx_sampler *s, const float *logits)
     double total = 0;
     float most = logits[first_largest(logits, s->vocab)];
     for (uint32_t i = 0; i < s->vocab; i++)
-        total += (double)ifx_exp((logits[i] - most) / s->o.temperature);
+        total += weight(s, logits[i], most);
     /* Sorting the whole vocabulary is slow and hardly ever needed. */
     for (uint64_t k = 256;; k *= 8) {
         uint32_t n = k < s->vocab ? (uint32_t)k : s->vocab;
@@ -216,7 +223,7 @@ static int32_t pick_unfiltered(struct ifx_sampler *s, const float *logits)
     float most = logits[first_largest(logits, s->vocab)];
     double total = 0, mass = 0;
     for (uint32_t i = 0; i < s->vocab; i++)
-        total += s->p[i] = (double)ifx_exp((logits[i] - most) / s->o.temperature);
+        total += s->p[i] = weight(s, logits[i], most);
     double at = next_fraction(s) * total;
     uint32_t last = 0;
     for (uint32_t i = 0; i < s->vocab; i++) {
@@ -229,11 +236,58 @@ static int32_t pick_unfiltered(struct ifx_sampler *s, const float *logits)
     return (int32_t)last;
 }
 
+/* Forbidden tokens at minus infinity, in the sampler's copy. */
+static int32_t restrict_to(struct ifx_sampler *s, const uint64_t *allowed, const float **logits)
+{
+    bool any = false;
+    if (!s->logits && (s->logits = base_calloc(s->vocab, sizeof *s->logits)) == NULL)
+        return IFX_ENOMEM;
+    for (uint32_t i = 0; i < s->vocab; i++) {
+        bool may = allowed[i / 64] >> (i % 64) & 1;
+        s->logits[i] = may ? (*logits)[i] : -INFINITY;
+        any |= may;
+    }
+    *logits = s->logits;
+    return any ? IFX_OK : base_error(IFX_EINVAL, "no token of the vocabulary is allowed here");
+}
+
 int32_t ifx_sampler_pick(struct ifx_sampler *s, const float *logits, int32_t *token)
+{
+    return ifx_sampler_pick_among(s, logits, NULL, token);
+}
+
+void ifx_logprobs(const float *logits, uint32_t vocab, int32_t token, uint32_t n, struct ifx_logprob *out)
+{
+    float most = logits[first_largest(logits, vocab)];
+    double total = 0;
+    uint32_t k = 0;
+    for (uint32_t i = 0; i < vocab; i++) {
+        total += exp((double)(logits[i] - most));
+        struct candidate c = {logits[i], (int32_t)i};
+        uint32_t at = k;
+        /* n is small: insertion into a sorted list. */
+        while (at > 0 && before(c, (struct candidate){out[at].logprob, out[at].token}))
+            at--;
+        if (at >= n)
+            continue;
+        k += k < n;
+        memmove(out + at + 2, out + at + 1, (k - at - 1) * sizeof *out);
+        out[at + 1] = (struct ifx_logprob){c.id, c.logit};
+    }
+    double log_total = log(total) + (double)most;
+    out[0] = (struct ifx_logprob){token, logits[token]};
+    for (uint32_t i = 0; i <= k; i++)
+        out[i].logprob = (float)((double)out[i].logprob - log_total);
+}
+
+int32_t ifx_sampler_pick_among(struct ifx_sampler *s, const float *logits, const uint64_t *allowed, int32_t *token)
 {
     if (!engine_finite(logits, s->vocab))
         return base_error(IFX_ENONFINITE, "the logits are not finite numbers");
     logits = penalise(s, logits);
+    int32_t st = allowed ? restrict_to(s, allowed, &logits) : IFX_OK;
+    if (st)
+        return st;
     if (s->o.temperature == 0) {
         *token = first_largest(logits, s->vocab);
         return IFX_OK;

@@ -92,6 +92,11 @@ void text_chat_destroy(struct text_chat *c)
     base_free(c);
 }
 
+bool text_chat_takes_tools(const struct text_chat *c)
+{
+    return c->render != chat_render_chatml;
+}
+
 int32_t text_chat_end_id(const struct text_chat *c)
 {
     return c->end_id;

@@ -16,6 +16,11 @@ static int32_t add_bytes(const struct text_tokenizer *t, int32_t id, bool skip_s
     return base_buf_add(out, t->arena.data + t->tokens[id].offset, t->tokens[id].len);
 }
 
+int32_t text_token_bytes(const struct text_tokenizer *t, int32_t id, struct base_buf *out)
+{
+    return add_bytes(t, id, false, out);
+}
+
 int32_t text_decode(const struct text_tokenizer *t, const int32_t *ids, uint64_t n, bool skip_special,
                     struct base_buf *out)
 {

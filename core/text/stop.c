@@ -18,6 +18,7 @@ struct text_stop {
     uint32_t n;
     struct base_buf held;
     bool stopped;
+    const char *which;
 };
 
 static int32_t needle_init(struct needle *k, const char *text)
@@ -84,8 +85,10 @@ static void step(struct text_stop *s, char c, uint64_t *hold, uint64_t *found)
             k->matched++;
         if (k->matched > *hold)
             *hold = k->matched;
-        if (k->matched == k->len && k->len > *found)
+        if (k->matched == k->len && k->len > *found) {
             *found = k->len;
+            s->which = k->text;
+        }
     }
 }
 
@@ -121,6 +124,11 @@ int32_t text_stop_feed(struct text_stop *s, const char *bytes, uint64_t n, struc
         }
     }
     return release(s, hold, out);
+}
+
+const char *text_stop_found(const struct text_stop *s)
+{
+    return s->stopped ? s->which : NULL;
 }
 
 int32_t text_stop_finish(struct text_stop *s, struct base_buf *out)

@@ -31,6 +31,9 @@ bool text_is_special(const struct text_tokenizer *t, int32_t id);
 int32_t text_decode(const struct text_tokenizer *t, const int32_t *ids, uint64_t n, bool skip_special,
                     struct base_buf *out);
 
+/* Bytes of one token, which need not be valid UTF-8; nothing for ids outside the vocabulary. */
+int32_t text_token_bytes(const struct text_tokenizer *t, int32_t id, struct base_buf *out);
+
 /* Streaming: push ids, take bytes that are complete UTF-8.  The concatenation of all outputs, finish included, equals text_decode. */
 struct text_stream;
 int32_t text_stream_create(const struct text_tokenizer *t, bool skip_special, struct text_stream **out);
@@ -45,6 +48,7 @@ int32_t text_stop_create(const char *const *stops, uint32_t n, struct text_stop 
 void text_stop_destroy(struct text_stop *s);
 int32_t text_stop_feed(struct text_stop *s, const char *bytes, uint64_t n, struct base_buf *out, bool *stopped);
 int32_t text_stop_finish(struct text_stop *s, struct base_buf *out);
+const char *text_stop_found(const struct text_stop *s); /* the one that was found, or NULL; lives as long as s */
 
 /* ---- chat ---- */
 #define TEXT_THINK_DEFAULT 0
@@ -67,5 +71,29 @@ int32_t text_chat_render(const struct text_chat *c, const json_t *messages, cons
 int32_t text_chat_ids(const struct text_chat *c, const json_t *messages, const struct text_chat_options *o, int32_t **ids,
                       uint64_t *n_ids);
 int32_t text_chat_end_id(const struct text_chat *c); /* <|im_end|> */
+bool text_chat_takes_tools(const struct text_chat *c); /* the template has a place for tools and for thoughts */
+
+/* ---- answers ---- */
+/* Takes an answer apart while it is generated: "<think>...</think>" at its head, then content and "<tool_call>...</tool_call>" in the JSON and the
+ * tag form of Qwen models.  What is handed out is final; texts are not 0-terminated; nonzero from a callback ends the feed and is returned. */
+struct text_answer_sink {
+    void *ctx;
+    int32_t (*thought)(void *ctx, const char *text, uint64_t n);
+    int32_t (*content)(void *ctx, const char *text, uint64_t n);
+    /* A whole call; arguments is the text of a JSON object, typed by the tools' schemas. */
+    int32_t (*call)(void *ctx, uint32_t index, const char *name, const char *arguments);
+};
+struct text_answer_options {
+    bool thought;         /* look for a thought; otherwise its tags are content */
+    bool in_thought;      /* the prompt ended inside one */
+    bool calls;           /* look for calls; otherwise they are content */
+    const json_t *tools;  /* borrowed; NULL: no schemas */
+};
+struct text_answer;
+int32_t text_answer_create(const struct text_answer_options *o, const struct text_answer_sink *sink, struct text_answer **out);
+void text_answer_destroy(struct text_answer *a);
+int32_t text_answer_feed(struct text_answer *a, const char *text, uint64_t n);
+int32_t text_answer_finish(struct text_answer *a); /* what was held back: a call cut before its end is content */
+uint32_t text_answer_calls(const struct text_answer *a);
 
 #endif
