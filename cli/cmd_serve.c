@@ -35,7 +35,7 @@ static const struct cli_option options[] = {
     {"--client-timeout", "SECONDS", "longest time a client may take to send a request, or to take what is sent (default 30)", false},
     {"--drain-timeout", "SECONDS", "time that running answers get after SIGTERM (default 30)", false},
     {"--prefix-cache-mib", "N", "memory for what earlier prompts have in common with later ones, 0 for none (default 512)", false},
-    {"--access-log", "FILE", "one JSON line a request, - for standard output (default: none)", false},
+    {"--access-log", "FILE", "one JSON line a request; - is standard output (default: none)", false},
     {"--log-prompts", NULL, "prompts and answers in the access log (default: never)", false},
     {"--temperature", "T", "0 is greedy (default: the model's, else 0.7)", false},
     {"--top-k", "N", "sample among the N best tokens, 0 for all (default: the model's, else 40)", false},
