@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * common.cuh - what the kernels share: reductions in a fixed order, weights of every dense format.
+ */
+#ifndef DEVICE_CUDA_COMMON_CUH
+#define DEVICE_CUDA_COMMON_CUH
+
+#include <infernix/device.h>
+#include <infernix/numerics.h>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#define KERNEL extern "C" __global__ void
+#define FULL   0xffffffffu
+
+/* The same sum in every lane.  A butterfly adds the same pairs everywhere, and a + b = b + a. */
+__device__ __forceinline__ float warp_sum(float v)
+{
+#pragma unroll
+    for (int offset = 16; offset > 0; offset >>= 1)
+        v += __shfl_xor_sync(FULL, v, offset);
+    return v;
+}
+
+/* The same sum in every thread of a block of up to 1024; shared: 32 floats, free again after the call's last barrier. */
+__device__ __forceinline__ float block_sum(float v, float *shared)
+{
+    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+    v = warp_sum(v);
+    if (lane == 0)
+        shared[warp] = v;
+    __syncthreads();
+    v = warp_sum(lane < warps ? shared[lane] : 0.0f);
+    __syncthreads();
+    return v;
+}
+
+/* Weight (row, col), exact in float32. */
+__device__ __forceinline__ float weight_at(const struct ifx_weight &w, uint64_t row, uint32_t col)
+{
+    if (w.dtype == IFX_F32)
+        return ((const float *)w.data)[row * w.cols + col];
+    if (w.dtype == IFX_BF16)
+        return ifx_bf16_to_f32(((const uint16_t *)w.data)[row * w.cols + col]);
+    uint64_t groups = ((uint64_t)w.cols + 31) / 32;
+    return (float)((const int8_t *)w.data)[row * groups * 32 + col] *
+           __half2float(((const __half *)w.scales)[row * groups + col / 32]);
+}
+
+__device__ __forceinline__ float round_bf16(float x)
+{
+    return ifx_bf16_to_f32(ifx_f32_to_bf16(x));
+}
+
+/* x / (1 + exp(-x)) and 1 / (1 + exp(-x)), for every float. */
+__device__ __forceinline__ float sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+__device__ __forceinline__ float silu(float x)
+{
+    return x / (1.0f + expf(-x));
+}
+
+#endif

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * route.cu - router with top-k, and the pairs of a routing sorted by expert.
+ */
+#include "common.cuh"
+
+/* ---- router: a warp a column, logits in registers ---- */
+
+/* Orders like the logits, with every NaN below everything else and -0 equal to +0. */
+__device__ __forceinline__ uint32_t order_of(float v)
+{
+    if (v != v)
+        return 0;
+    uint32_t u = __float_as_uint(v + 0.0f);
+    return (u & 0x80000000u ? ~u : u | 0x80000000u);
+}
+
+template <uint32_t EACH> __device__ __forceinline__ void route(const struct ifx_router &op, uint64_t t)
+{
+    uint32_t lane = threadIdx.x & 31;
+    const float *logits = op.logits + t * op.ldl;
+    float v[EACH], most = -INFINITY;
+    uint64_t best[EACH]; /* order, then the lower id */
+#pragma unroll
+    for (uint32_t i = 0; i < EACH; i++) {
+        uint32_t e = lane + 32 * i;
+        bool in = e < op.experts;
+        v[i] = in ? logits[e] : 0.0f;
+        best[i] = in ? ((uint64_t)order_of(v[i]) << 32 | (uint32_t)~e) : 0;
+        most = in && v[i] > most ? v[i] : most;
+    }
+#pragma unroll
+    for (uint32_t offset = 16; offset > 0; offset >>= 1) {
+        float other = __shfl_xor_sync(FULL, most, offset);
+        most = other > most ? other : most;
+    }
+    float sum = 0.0f;
+#pragma unroll
+    for (uint32_t i = 0; i < EACH; i++)
+        if (lane + 32 * i < op.experts)
+            sum += expf(v[i] - most);
+    sum = warp_sum(sum);
+    float mine = 0.0f, chosen = 0.0f; /* lane r keeps rank r */
+    int32_t mine_id = 0;
+    for (uint32_t r = 0; r < op.top_k; r++) {
+        uint64_t top = 0;
+#pragma unroll
+        for (uint32_t i = 0; i < EACH; i++)
+            top = best[i] > top ? best[i] : top;
+#pragma unroll
+        for (uint32_t offset = 16; offset > 0; offset >>= 1) {
+            uint64_t other = __shfl_xor_sync(FULL, top, offset);
+            top = other > top ? other : top;
+        }
+        uint32_t id = ~(uint32_t)top;
+        float logit = 0.0f;
+#pragma unroll
+        for (uint32_t i = 0; i < EACH; i++)
+            if (lane + 32 * i == id) {
+                best[i] = 0;
+                logit = v[i];
+            }
+        float p = expf(__shfl_sync(FULL, logit, id & 31) - most) / sum;
+        chosen += p;
+        if (lane == r) {
+            mine = p;
+            mine_id = (int32_t)id;
+        }
+    }
+    if (lane < op.top_k) {
+        op.ids[t * op.top_k + lane] = mine_id;
+        op.weights[t * op.top_k + lane] = op.renormalise ? mine / chosen : mine;
+    }
+}
+
+template <uint32_t EACH> __device__ __forceinline__ void route_all(const struct ifx_router &op)
+{
+    uint32_t warps = blockDim.x >> 5;
+    for (uint64_t t = (uint64_t)blockIdx.x * warps + (threadIdx.x >> 5); t < op.n; t += (uint64_t)gridDim.x * warps)
+        route<EACH>(op, t);
+}
+
+/* Up to 256 experts. */
+KERNEL ifx_router_small(struct ifx_router op)
+{
+    route_all<8>(op);
+}
+
+/* Up to 1024. */
+KERNEL ifx_router_large(struct ifx_router op)
+{
+    route_all<32>(op);
+}
+
+/* ---- grouping ---- */
+
+__device__ __forceinline__ void place(const struct ifx_group &op, uint32_t entry, uint32_t e)
+{
+    if (entry < op.n_entries) {
+        op.entries[entry] = e;
+        if (op.records)
+            op.records[entry] = op.table ? op.table[e] : NULL;
+    }
+}
+
+__device__ __forceinline__ void pad_entries(const struct ifx_group &op, uint32_t from)
+{
+    for (uint32_t i = from + threadIdx.x; i < op.n_entries; i += blockDim.x) {
+        op.entries[i] = UINT32_MAX;
+        if (op.records)
+            op.records[i] = NULL;
+    }
+}
+
+/* Sums over the threads before this one, of two counts; totals of all in `total`.  1024 threads. */
+__device__ __forceinline__ uint2 block_before(uint2 v, uint2 &total)
+{
+    __shared__ uint2 warps[32];
+    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    uint2 sum = v;
+#pragma unroll
+    for (uint32_t offset = 1; offset < 32; offset <<= 1) {
+        uint32_t x = __shfl_up_sync(FULL, sum.x, offset), y = __shfl_up_sync(FULL, sum.y, offset);
+        if (lane >= offset) {
+            sum.x += x;
+            sum.y += y;
+        }
+    }
+    __syncthreads(); /* an earlier call's reads */
+    if (lane == 31)
+        warps[warp] = sum;
+    __syncthreads();
+    uint2 before = {0, 0}, all = {0, 0};
+    for (uint32_t w = 0; w < 32; w++) {
+        if (w < warp) {
+            before.x += warps[w].x;
+            before.y += warps[w].y;
+        }
+        all.x += warps[w].x;
+        all.y += warps[w].y;
+    }
+    total = all;
+    return make_uint2(before.x + sum.x - v.x, before.y + sum.y - v.y);
+}
+
+enum { FEW_PAIRS = 1024 };
+
+/* A decode step: one block, a thread an expert, the pairs in shared memory. */
+KERNEL __launch_bounds__(1024) ifx_group_few(struct ifx_group op)
+{
+    __shared__ int32_t ids[FEW_PAIRS];
+    uint32_t pairs = op.n * op.top_k, base = 0, entry0 = 0;
+    for (uint32_t p = threadIdx.x; p < pairs; p += blockDim.x)
+        ids[p] = op.ids[p];
+    __syncthreads();
+    for (uint32_t e0 = 0; e0 < op.experts; e0 += 1024) {
+        uint32_t e = e0 + threadIdx.x, count = 0;
+        bool in = e < op.experts;
+        if (in)
+            for (uint32_t p = 0; p < pairs; p++)
+                count += ids[p] == (int32_t)e;
+        uint2 total, before = block_before(make_uint2(count, count > 0), total);
+        uint32_t at = base + before.x;
+        if (in) {
+            op.offsets[e] = at;
+            if (count > 0) {
+                place(op, entry0 + before.y, e);
+                for (uint32_t p = 0; p < pairs; p++)
+                    if (ids[p] == (int32_t)e)
+                        op.rows[at++] = p;
+            }
+        }
+        base += total.x;
+        entry0 += total.y;
+    }
+    if (threadIdx.x == 0)
+        op.offsets[op.experts] = base;
+    pad_entries(op, entry0 < op.n_entries ? entry0 : op.n_entries);
+}
+
+/* A prompt: a block an expert looks through all pairs, once to count and once to place. */
+KERNEL __launch_bounds__(256) ifx_group_count(struct ifx_group op)
+{
+    __shared__ uint32_t total;
+    uint64_t pairs = (uint64_t)op.n * op.top_k;
+    int32_t e = (int32_t)blockIdx.x;
+    uint32_t count = 0;
+    if (threadIdx.x == 0)
+        total = 0;
+    __syncthreads();
+    for (uint64_t p = threadIdx.x; p < pairs; p += 256)
+        count += op.ids[p] == e;
+    for (uint32_t offset = 16; offset > 0; offset >>= 1)
+        count += __shfl_xor_sync(FULL, count, offset);
+    if ((threadIdx.x & 31) == 0)
+        atomicAdd(&total, count);
+    __syncthreads();
+    if (threadIdx.x == 0)
+        ((uint32_t *)op.ws)[e] = total;
+}
+
+KERNEL __launch_bounds__(1024) ifx_group_offsets(struct ifx_group op)
+{
+    const uint32_t *counts = (const uint32_t *)op.ws;
+    uint32_t base = 0, entry0 = 0;
+    for (uint32_t e0 = 0; e0 < op.experts; e0 += 1024) {
+        uint32_t e = e0 + threadIdx.x, count = e < op.experts ? counts[e] : 0;
+        uint2 total, before = block_before(make_uint2(count, count > 0), total);
+        if (e < op.experts) {
+            op.offsets[e] = base + before.x;
+            if (count > 0)
+                place(op, entry0 + before.y, e);
+        }
+        base += total.x;
+        entry0 += total.y;
+    }
+    if (threadIdx.x == 0)
+        op.offsets[op.experts] = base;
+    pad_entries(op, entry0 < op.n_entries ? entry0 : op.n_entries);
+}
+
+KERNEL __launch_bounds__(1024) ifx_group_scatter(struct ifx_group op)
+{
+    uint64_t pairs = (uint64_t)op.n * op.top_k;
+    int32_t e = (int32_t)blockIdx.x;
+    uint32_t at = op.offsets[e];
+    if (op.offsets[e + 1] == at)
+        return;
+    for (uint64_t p0 = 0; p0 < pairs; p0 += 4096) {
+        uint32_t match[4], count = 0; /* 4 pairs in a row a thread */
+        uint64_t p = p0 + 4 * threadIdx.x;
+        for (uint32_t i = 0; i < 4; i++) {
+            match[i] = p + i < pairs && op.ids[p + i] == e;
+            count += match[i];
+        }
+        uint2 total, before = block_before(make_uint2(count, 0), total);
+        uint32_t to = at + before.x;
+        for (uint32_t i = 0; i < 4; i++)
+            if (match[i])
+                op.rows[to++] = (uint32_t)(p + i);
+        at += total.x;
+    }
+}
