@@ -103,16 +103,19 @@ int cli_check_formats(struct cli *cli)
     return st != IFX_OK ? fail_named(cli, base_error_prefix(st, "--experts")) : 0;
 }
 
-static int check_device(struct cli *cli, const char *name)
+/* Only the name: number and options are the device's to judge. */
+static int check_device(struct cli *cli, const char *text)
 {
-    static const char *const devices[] = {"auto", "cpu", "ref", NULL};
+    static const char *const devices[] = {"auto", "cpu", "ref", "cuda", "sim", NULL};
+    char name[64];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(text, ",:"), text);
     const char *near = base_nearest(name, devices);
     for (uint32_t i = 0; devices[i] != NULL; i++)
         if (strcmp(name, devices[i]) == 0)
             return 0;
     if (near != NULL)
         return cli_usage(cli, "--device: there is no device %s; did you mean %s?", name, near);
-    return cli_usage(cli, "--device: there is no device %s; there are auto, cpu and ref", name);
+    return cli_usage(cli, "--device: there is no device %s; there are auto, cpu, ref, cuda and sim", name);
 }
 
 int cli_model(struct cli *cli, const char *path, struct ifx_model **out)

@@ -12,7 +12,7 @@ const struct cli_option cli_global_options[] = {
     {"--plugin", "NAME[,K=V...]", "load a plugin, by name or by a path with a slash; may be repeated", true},
     {"--plugin-path", "DIRS", "look for plugins in these folders first (separated by colons)", false},
     {"--config", "FILE", "options file (default: $INFERNIX_CONFIG, else ~/.config/infernix/infernix.ini if there)", false},
-    {"--device", "NAME", "auto, cpu or ref (default auto: the fastest there is)", false},
+    {"--device", "NAME[,K=V...]", "auto, cpu, ref, cuda[:N] or sim, with options of its plugin (default auto)", false},
     {"--cpu", "LEVEL", "scalar, avx2, avx512, avx512_bf16 or amx_bf16 (default: the best that this machine has)", false},
     {"--threads", "N", "CPU threads, 0 for all usable CPUs (default 0)", false},
     {"--pin", NULL, "keep each thread on a CPU of its own (default when all usable CPUs are taken)", false},

@@ -24,6 +24,9 @@ int32_t ifx_context_create(const struct ifx_context_options *o, struct ifx_conte
 void ifx_context_destroy(struct ifx_context *c);
 struct registry *ifx_context_registry(struct ifx_context *c);
 struct base_pool *ifx_context_pool(struct ifx_context *c);
+/* "auto", "cpu", "ref", "cuda", "cuda:1", "sim"; behind a comma options of its plugin: "sim,vram=8G,link=26G".  Closed by its own close, before
+ * the context. */
+int32_t ifx_device_open(struct ifx_context *c, const char *name, struct ifx_device **out);
 
 /* ---- model ---- */
 
@@ -54,7 +57,7 @@ struct ifx_offload_stats {
 
 struct ifx_model_options {
     const char *path;      /* MODEL or NULL: the demo model (installed, or in the build tree) */
-    const char *device;    /* "auto", "cpu", "ref", "cuda", "cuda:1", "sim" */
+    const char *device;    /* as ifx_device_open takes it */
     const char *kv_dtype;  /* NULL: "bf16", and "f32" on `ref` */
     const char *experts;   /* re-pack experts to this format at load, or NULL: as stored */
     uint32_t ctx;          /* context limit in tokens; 0: min(max_positions, 4096) */

@@ -23,12 +23,8 @@ static int32_t open_family(struct ifx_model *m)
 
 static int32_t open_device(struct ifx_model *m, const char *name)
 {
-    const struct registry_plugin *plugin;
     struct ifx_device_props props = {.struct_size = sizeof props};
-    const char *identity = !name || strcmp(name, "auto") == 0 ? "cpu" : name;
-    int32_t st = registry_find(m->ctx->registry, IFX_KIND_DEVICE, identity, &plugin);
-    if (!st)
-        st = plugin->ops.device->open(registry_host(m->ctx->registry), plugin->options, identity, 0, &m->dev);
+    int32_t st = ifx_device_open(m->ctx, name, &m->dev);
     if (!st)
         st = m->dev->ops->props(m->dev, &props);
     if (!st)
@@ -36,7 +32,7 @@ static int32_t open_device(struct ifx_model *m, const char *name)
     if (st)
         return st;
     if (!(props.flags & IFX_DEVICE_HOST_MEM))
-        return base_error(IFX_EUNSUPPORTED, "device %s: only devices that share the host's memory can run a model yet", identity);
+        return base_error(IFX_EUNSUPPORTED, "device %s: only devices that share the host's memory can run a model yet", props.name);
     m->host_memory = props.flags & IFX_DEVICE_HOST_MEM;
     m->oracle = props.flags & IFX_DEVICE_ORACLE;
     m->device_name = base_strdup(props.name);

@@ -31,6 +31,12 @@ static int32_t host_error(const struct ifx_host *host, int32_t status, const cha
     return status;
 }
 
+static const char *host_error_text(const struct ifx_host *host)
+{
+    (void)host;
+    return base_error_text();
+}
+
 static void *host_alloc(const struct ifx_host *host, uint64_t bytes, uint64_t align)
 {
     (void)host;
@@ -103,6 +109,7 @@ void registry_host_init(struct registry *r)
         .option_int = host_option_int,
         .option_float = host_option_float,
         .option_string = host_option_string,
+        .error_text = host_error_text,
     };
 }
 

@@ -445,7 +445,8 @@ struct ifx_device_ops {
     /* Runs fn(ctx) on the host when the stream gets there; it must not call the device, and may touch device memory only with
      * IFX_DEVICE_HOST_CALLS.  A failing fn fails the stream's next sync with its status and error text.  work: its cost,
      * or NULL; it stays until fn has returned and is read then, for fn may find out and fill in what there was to do.
-     * NULL op: not available. */
+     * NULL op: not available.
+     * A stream that failed does no work until its sync has told; who gives up because of an error syncs each of its streams once. */
     int32_t (*host_call)(struct ifx_device *dev, void *stream, int32_t (*fn)(void *ctx), void *ctx,
                          const struct ifx_work *work);
     /* Seconds of the device's clock, the one that bench and balance read: monotonic.  NULL: the host's. */
@@ -472,7 +473,7 @@ struct ifx_device_plugin_ops {
     const char *const *identities; /* NULL-terminated: {"ref", "cpu", NULL} */
     const char *description;
     const struct ifx_option *options;
-    /* Opens one identity; ordinal counts devices of one kind.  IFX_ENOTFOUND with the reason recorded when the machine has
+    /* Opens one identity; ordinal counts devices of one kind.  options are read during the call and not kept.  IFX_ENOTFOUND with the reason recorded when the machine has
      * no such device. */
     int32_t (*open)(const struct ifx_host *host, const struct ifx_options *options, const char *identity,
                     uint32_t ordinal, struct ifx_device **dev);

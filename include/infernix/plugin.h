@@ -138,6 +138,8 @@ struct ifx_host {
     double (*option_float)(const struct ifx_host *host, const struct ifx_options *options, const char *name);
     const char *(*option_string)(const struct ifx_host *host, const struct ifx_options *options,
                                  const char *name);
+    /* The calling thread's last error text, "" when none; valid until its next error.  For carrying a failure from one thread to another. */
+    const char *(*error_text)(const struct ifx_host *host);
 };
 
 /* The two exported functions. */

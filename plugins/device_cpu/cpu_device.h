@@ -20,6 +20,12 @@ struct cpu_device {
     struct cpu_kernels kernels; /* `cpu`: of that level */
 };
 
+#define CPU_LEVELS 5u
+extern const char *const cpu_level_names[CPU_LEVELS];
+
+/* A device of the best kernels that were built, up to the level; or the oracle.  create.c */
+int32_t cpu_device_create(const struct ifx_host *host, uint32_t oracle, uint32_t level, struct ifx_device **out);
+
 /* Each sets its share of the table. */
 void cpu_fill_common(struct ifx_device_ops *ops); /* memory.c */
 void ref_fill(struct ifx_device_ops *ops);        /* ref.c */

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * device.c - from the user's name of a device to an open one: "cpu", "cuda:1", "sim,vram=8G,clock=virtual".
+ */
+#include "engine.h"
+
+#include <string.h>
+
+/* "cuda:1": the number behind the colon. */
+static int32_t read_ordinal(char *name, uint32_t *ordinal)
+{
+    char *colon = strchr(name, ':');
+    int64_t n = 0;
+    int32_t st = IFX_OK;
+    if (colon) {
+        *colon = 0;
+        st = base_parse_i64(colon + 1, "--device: number", 0, 255, &n);
+    }
+    *ordinal = (uint32_t)n;
+    return st;
+}
+
+int32_t ifx_device_open(struct ifx_context *c, const char *name, struct ifx_device **out)
+{
+    const struct registry_plugin *plugin;
+    struct ifx_options *own = NULL;
+    char *identity = base_strdup(!name ? "auto" : name);
+    uint32_t ordinal = 0;
+    *out = NULL;
+    if (!identity)
+        return IFX_ENOMEM;
+    char *text = strchr(identity, ',');
+    if (text)
+        *text++ = 0;
+    int32_t st = read_ordinal(identity, &ordinal);
+    const char *found = strcmp(identity, "auto") == 0 ? "cpu" : identity;
+    if (!st)
+        st = registry_find(c->registry, IFX_KIND_DEVICE, found, &plugin);
+    /* Options given with the name replace those of --plugin. */
+    if (!st && text)
+        st = registry_options_parse(plugin->ops.device->options, plugin->name, text, &own);
+    if (!st)
+        st = plugin->ops.device->open(registry_host(c->registry), own ? own : plugin->options, found, ordinal, out);
+    registry_options_free(own);
+    base_free(identity);
+    return st;
+}
