@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cpu_moe.c - the routed experts of one call on the CPU.
+ * cpu_moe.c - the routed experts of one call on the CPU: a whole layer, or some experts of it whose parts go to memory.
  *
  * One parallel run with three kinds of task, in this order: prepare an expert; gate and up of some rows of an expert; down of a
- * block of output rows for all experts, followed by the combination of that block while its parts are in cache.  A task that
- * needs an earlier one waits for it by spinning: tasks are handed out in ascending order, so what it waits for is already
- * running on another thread.  How the work is cut depends on the call alone, never on the number of threads.
+ * block of output rows for all experts, followed, for a whole layer, by the combination of that block while its parts are in
+ * cache.  A task that needs an earlier one waits for it by spinning: tasks are handed out in ascending order, so what it waits
+ * for is already running on another thread.  How the work is cut depends on the call alone, never on the number of threads.
  */
 #include "default_forward.h"
 #include "offload.h"
@@ -26,11 +26,12 @@ struct active {
 };
 
 struct run {
-    const struct offload_call *c;
+    const struct offload_call *c;       /* a whole layer, or NULL */
+    const struct offload_cpu_call *out; /* some experts: where their parts go, or NULL */
     const struct offload_layer *l;
     uint32_t n_active;
     struct active *active;
-    const uint32_t *slots; /* where an expert's columns go in a block's parts: column * top_k + rank */
+    const uint32_t *slots; /* row of a column of an expert among the parts: column * top_k + rank in a block's, or of `out` */
     uint32_t gate_rows, gate_chunks; /* rows of one gate_up task; tasks of an expert */
     uint32_t block; /* output rows of one down task */
     float *tiles;   /* a worker: parts [n * top_k, block] */
@@ -249,20 +250,23 @@ static int32_t down_task(struct run *run, uint64_t index, uint32_t worker)
     const struct offload_call *c = run->c;
     uint32_t row0 = (uint32_t)index * run->block, spins = 0;
     uint32_t row1 = row0 + run->block < l->hidden ? row0 + run->block : l->hidden;
-    float *tile = run->tiles + worker * run->tile_values;
+    float *tile = run->out ? run->out->y + row0 : run->tiles + worker * run->tile_values;
+    uint64_t ld = run->out ? run->out->ldy : run->block;
     while (atomic_load_explicit(&run->gate_left, memory_order_acquire))
         spin(&spins);
     for (uint32_t i = 0; i < run->n_active; i++) {
         const struct active *a = &run->active[i];
         if (atomic_load_explicit(&run->failed, memory_order_relaxed))
             return IFX_OK; /* the task that failed reports it */
-        int32_t st = bank_down(l, &a->call, row0, row1, tile, run->block, run->slots + a->first);
+        int32_t st = bank_down(l, &a->call, row0, row1, tile, ld, run->slots + a->first);
         if (st) {
             atomic_store(&run->failed, st);
             return st;
         }
     }
-    struct ifx_combine op = {.n = c->n, .top_k = l->top_k, .width = row1 - row0, .parts = tile, .ldp = run->block,
+    if (!c)
+        return IFX_OK;
+    struct ifx_combine op = {.n = c->n, .top_k = l->top_k, .width = row1 - row0, .parts = tile, .ldp = ld,
                              .weights = c->weights, .y = c->y + row0, .ldy = c->ldy};
     return c->dev->ops->combine(c->dev, c->stream, &op);
 }
@@ -273,8 +277,23 @@ static int32_t task(void *ctx, uint64_t index, uint32_t worker)
     if (index < run->n_active)
         return prepare_task(run, index);
     index -= run->n_active;
+    /* Not before the preparations are handed out: others would spin for one. */
+    if (worker == 0 && run->out && run->out->meanwhile)
+        run->out->meanwhile(run->out->meanwhile_ctx);
     uint64_t gate_tasks = (uint64_t)run->n_active * run->gate_chunks;
     return index < gate_tasks ? gate_up_task(run, index) : down_task(run, index - gate_tasks, worker);
+}
+
+static int32_t run_tasks(struct run *run, struct base_pool *pool)
+{
+    const struct offload_layer *l = run->l;
+    run->gate_rows = round_up_to(clamp(l->inter / 8, 32, 128), granule(l));
+    run->gate_chunks = (l->inter + run->gate_rows - 1) / run->gate_rows;
+    uint64_t gate_tasks = (uint64_t)run->n_active * run->gate_chunks;
+    atomic_init(&run->gate_left, gate_tasks);
+    atomic_init(&run->failed, IFX_OK);
+    uint64_t down_tasks = (l->hidden + run->block - 1) / run->block;
+    return base_pool_run(pool, run->n_active + gate_tasks + down_tasks, task, run);
 }
 
 int32_t offload_cpu_moe(const struct offload_call *c, const uint16_t *x, uint64_t ldx, void *ws)
@@ -286,12 +305,53 @@ int32_t offload_cpu_moe(const struct offload_call *c, const uint16_t *x, uint64_
     lay_out(l, c->n, base_pool_threads(c->pool) * run.tile_values * sizeof(float), ws, &ly);
     run.active = ly.active;
     run.tiles = ly.tiles;
-    run.gate_rows = round_up_to(clamp(l->inter / 8, 32, 128), granule(l));
-    run.gate_chunks = (l->inter + run.gate_rows - 1) / run.gate_rows;
     group(&run, &ly, x, ldx);
-    uint64_t gate_tasks = (uint64_t)run.n_active * run.gate_chunks;
-    atomic_init(&run.gate_left, gate_tasks);
-    atomic_init(&run.failed, IFX_OK);
-    uint64_t down_tasks = (l->hidden + run.block - 1) / run.block;
-    return base_pool_run(c->pool, run.n_active + gate_tasks + down_tasks, task, &run);
+    return run_tasks(&run, c->pool);
+}
+
+/* ---- some experts ---- */
+
+/* Layout: the active experts, the columns of all, the scratch. */
+static uint64_t lay_out_parts(uint64_t n_active, uint64_t rows, uint64_t *columns_at)
+{
+    uint64_t at = 0;
+    take(&at, n_active * sizeof(struct active));
+    *columns_at = take(&at, rows * sizeof(uint32_t));
+    return at;
+}
+
+uint64_t offload_cpu_parts_ws_bytes(const struct offload_layer *l, uint32_t n)
+{
+    uint64_t slots = (uint64_t)n * l->top_k, columns_at;
+    uint32_t n_active = slots < l->experts ? (uint32_t)slots : l->experts;
+    return lay_out_parts(n_active, slots, &columns_at) + scratch_bound(l, n, n_active);
+}
+
+int32_t offload_cpu_parts(const struct offload_cpu_call *c, void *ws)
+{
+    const struct offload_layer *l = c->layer;
+    struct run run = {.out = c, .l = l, .n_active = c->n_parts, .active = ws, .slots = c->y_rows};
+    uint64_t rows = 0, columns_at, at = 0;
+    if (!c->n_parts)
+        return IFX_OK;
+    for (uint32_t i = 0; i < c->n_parts; i++)
+        rows += c->parts[i].n;
+    uint8_t *scratch = (uint8_t *)ws + lay_out_parts(c->n_parts, rows, &columns_at);
+    uint32_t *columns = (uint32_t *)(void *)((uint8_t *)ws + columns_at);
+    for (uint32_t i = 0; i < c->n_parts; i++) {
+        const struct offload_part *p = &c->parts[i];
+        struct active *a = &run.active[i];
+        for (uint32_t k = 0; k < p->n; k++)
+            columns[at + k] = c->pairs[p->first + k] / l->top_k;
+        *a = (struct active){.expert = p->expert, .first = p->first};
+        a->call = (struct ifx_expert_call){.struct_size = sizeof a->call, .n = p->n, .record = p->record, .x = c->x,
+                                           .ldx = c->ldx, .x_rows = columns + at, .scratch = scratch};
+        atomic_init(&a->prepared, 0);
+        at += p->n;
+        scratch += scratch_bytes(l, p->n);
+    }
+    run.block = round_up_to(clamp(l->hidden / 32, 64, 128), granule(l));
+    if (run.block > l->hidden)
+        run.block = l->hidden;
+    return run_tasks(&run, c->pool);
 }

@@ -74,24 +74,28 @@ static void sort_widest_first(const uint32_t *columns, uint32_t *ids, uint32_t n
     }
 }
 
-/* How many of the missing experts (widest first) the link should take so that both sides finish soonest. */
+/* How many of the missing experts (widest first) the link should take so that both sides finish soonest.  What the CPU has computed
+ * crosses when both it and the link are through with the rest. */
 static uint32_t balance_link_count(const struct offload_plan_input *in, const uint32_t *missing, uint32_t n_missing,
                                    double device_busy)
 {
     const struct offload_cost *c = in->cost;
-    double cpu = 0, arrive = c->link_fixed, device = device_busy, best;
+    double cpu = 0, back = 0, arrive = c->link_fixed, device = device_busy, best;
     uint32_t best_count = 0;
 
-    for (uint32_t i = 0; i < n_missing; i++)
+    for (uint32_t i = 0; i < n_missing; i++) {
         cpu += offload_cost_cpu(c, in->columns[missing[i]]);
-    best = larger(cpu, device_busy);
+        back += c->link_row * in->columns[missing[i]];
+    }
+    best = larger(cpu + back, device_busy);
     for (uint32_t i = 0; i < n_missing; i++) {
         uint32_t columns = in->columns[missing[i]];
         arrive += c->link_record;
         device = larger(device, arrive) + offload_cost_device(c, columns);
         cpu -= offload_cost_cpu(c, columns);
+        back -= c->link_row * columns;
         /* The last subtraction may leave a rounding residue; a side without work takes no time. */
-        double finish = larger(i + 1 == n_missing ? 0.0 : cpu, device);
+        double finish = larger(i + 1 == n_missing ? 0.0 : larger(cpu, arrive) + back, device);
         if (finish < best) {
             best = finish;
             best_count = i + 1;

@@ -24,6 +24,7 @@ struct offload_cost {
     double cpu_column;      /* their time for one column of one expert, when the columns are what takes long */
     double device_record;   /* the same two of the GPU */
     double device_column;
+    double link_row;        /* time of one column's result of the CPU on its way back over the link */
 };
 double offload_cost_cpu(const struct offload_cost *c, uint32_t columns);
 double offload_cost_device(const struct offload_cost *c, uint32_t columns);

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * narrow.c - the MoE call of few columns (decode): nothing waits on the host.
+ *
+ * The device resolves residency and computes the hits.  Beside it, on a stream of its own, a host call looks up what was
+ * missed, lets the CPU workers compute it, and its results join the device's in the combination.  All of it can be captured.
+ */
+#include "moe_call.h"
+
+#include <string.h>
+
+/* The misses of one layer; on the thread of the stream beside. */
+static int32_t compute_misses(void *ctx)
+{
+    struct narrow_job *j = ctx;
+    struct offload *o = j->o;
+    const struct offload_layer *l = &o->config.layers[j->layer];
+    uint32_t pairs = j->n * l->top_k, entries = pairs < l->experts ? pairs : l->experts, row = 0;
+    struct group_block b = offload_group_block(l, j->n, o->host_group);
+    uint32_t *index = offload_index(o, o->host_parts, pairs), base = o->max_pairs + o->index_rows;
+    struct offload_cpu_call call = {.layer = l, .pool = o->pool, .x = o->host_x, .ldx = l->hidden, .parts = o->cpu_parts,
+                                    .pairs = b.rows, .y_rows = o->cpu_rows, .ldy = o->max_hidden,
+                                    .y = o->host_parts + (uint64_t)o->index_rows * o->max_hidden};
+    for (uint32_t p = 0; p < pairs; p++)
+        index[p] = p;
+    pthread_mutex_lock(&o->lock);
+    for (uint32_t i = 0; i < entries && b.entries[i] != UINT32_MAX; i++) {
+        uint32_t e = b.entries[i], first = b.offsets[e], n = b.offsets[e + 1] - first;
+        bool missed = !b.records[i];
+        if (o->residency)
+            residency_use(o->residency, o->key0[j->layer] + e, 1.0f, missed);
+        o->stats.hits += !missed;
+        o->stats.misses += missed;
+        if (!missed)
+            continue;
+        o->cpu_parts[call.n_parts++] = (struct offload_part){.record = l->records + e * l->record_bytes, .expert = e, .n = n,
+                                                             .first = first};
+        for (uint32_t k = 0; k < n; k++) {
+            index[b.rows[first + k]] = base + row;
+            o->cpu_rows[first + k] = row++;
+        }
+    }
+    o->stats.cpu_experts += call.n_parts;
+    pthread_mutex_unlock(&o->lock);
+    j->work = offload_work(l, IFX_WORK_HOST_EXPERTS, call.n_parts, row);
+    double began = base_now();
+    int32_t st = offload_cpu_parts(&call, o->cpu_ws);
+    double took = o->virtual_clock ? offload_cpu_seconds(o, j->layer, j->n, call.parts, call.n_parts) : base_now() - began;
+    pthread_mutex_lock(&o->lock);
+    o->stats.cpu_busy_seconds += call.n_parts ? took : 0;
+    pthread_mutex_unlock(&o->lock);
+    return st;
+}
+
+/* Where there are no host calls the host waits for the choice and does the same. */
+static int32_t call_beside(struct offload *o, struct narrow_job *j)
+{
+    if (o->ops->host_call)
+        return o->ops->host_call(o->dev, o->beside, compute_misses, j, &j->work);
+    int32_t st = o->ops->stream_sync(o->dev, o->beside);
+    if (!st)
+        st = compute_misses(j);
+    if (!st && o->ops->host_work)
+        o->ops->host_work(o->dev, &j->work);
+    return st;
+}
+
+/* Fork, misses, their way back. */
+static int32_t misses_beside(struct offload *o, const struct offload_moe_call *c, uint32_t pairs)
+{
+    const struct offload_layer *l = &o->config.layers[c->layer];
+    struct narrow_job *j = &o->narrow[c->layer * IFX_NARROW_COLUMNS + c->n - 1];
+    uint32_t index_rows = (pairs + o->max_hidden - 1) / o->max_hidden;
+    uint64_t at = (uint64_t)(o->index_rows - index_rows) * o->max_hidden;
+    struct group_block b = offload_group_block(l, c->n, o->group_memory);
+    int32_t st = o->ops->copy(o->dev, c->stream, o->host_group, o->group_memory, b.bytes, IFX_COPY_FROM_DEVICE);
+    for (uint32_t t = 0; t < c->n && !st && c->ldx != l->hidden; t++)
+        st = o->ops->copy(o->dev, c->stream, o->host_x + (uint64_t)t * l->hidden, c->x + t * c->ldx,
+                          l->hidden * sizeof *c->x, IFX_COPY_FROM_DEVICE);
+    if (!st && c->ldx == l->hidden)
+        st = o->ops->copy(o->dev, c->stream, o->host_x, c->x, (uint64_t)c->n * l->hidden * sizeof *c->x, IFX_COPY_FROM_DEVICE);
+    if (!st)
+        st = o->ops->event_record(o->dev, o->forked, c->stream);
+    if (!st)
+        st = o->ops->event_wait(o->dev, o->forked, o->beside);
+    if (!st)
+        st = call_beside(o, j);
+    if (!st)
+        st = o->ops->copy(o->dev, o->beside, o->parts + (uint64_t)o->max_pairs * o->max_hidden + at, o->host_parts + at,
+                          (uint64_t)(index_rows + pairs) * o->max_hidden * sizeof *o->parts, IFX_COPY_TO_DEVICE);
+    return st ? st : o->ops->event_record(o->dev, o->joined, o->beside);
+}
+
+int32_t offload_moe_narrow(struct offload *o, const struct offload_moe_call *c)
+{
+    const struct offload_layer *l = &o->config.layers[c->layer];
+    uint32_t pairs = c->n * l->top_k;
+    struct group_block b = offload_group_block(l, c->n, o->group_memory);
+    struct ifx_group group = {.n = c->n, .top_k = l->top_k, .experts = l->experts,
+                              .n_entries = pairs < l->experts ? pairs : l->experts, .ids = c->ids, .offsets = b.offsets,
+                              .rows = b.rows, .entries = b.entries, .table = o->table + o->key0[c->layer],
+                              .records = b.records, .ws = o->group_ws};
+    struct ifx_expert_device_call hits = {.struct_size = sizeof hits, .n = c->n, .top_k = l->top_k, .n_entries = group.n_entries,
+                                          .records = b.records, .experts = b.entries, .offsets = b.offsets, .rows = b.rows,
+                                          .widest = c->n, .pairs = pairs, .x = c->x, .ldx = c->ldx, .y = o->parts,
+                                          .ldy = o->max_hidden, .ws = o->ws};
+    struct ifx_combine combine = {.n = c->n, .top_k = l->top_k, .width = l->hidden, .parts = o->parts, .ldp = o->max_hidden,
+                                  .weights = c->weights, .y = c->y, .ldy = c->ldy,
+                                  .index = offload_index(o, o->parts + (uint64_t)o->max_pairs * o->max_hidden, pairs)};
+    int32_t st = o->ops->group(o->dev, c->stream, &group);
+    if (!st)
+        st = misses_beside(o, c, pairs);
+    /* A captured step must find the frames of later. */
+    if (!st && o->computes && (c->capturing || o->resident_count[c->layer]))
+        st = offload_device_experts(o, c->layer, c->stream, &hits);
+    if (!st)
+        st = o->ops->event_wait(o->dev, o->joined, c->stream);
+    return st ? st : o->ops->combine(o->dev, c->stream, &combine);
+}
