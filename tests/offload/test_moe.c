@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The MoE call on a device with its own memory: whatever lies where, whoever computes what, however many threads and frames there
+ * are, the result has the bits of the same call on the host.  (On `sim` the device computes with the CPU's kernels, so this holds
+ * at every width; on others it is promised up to 8 columns.)
+ */
+#include "rig.h"
+
+#include <stdio.h>
+
+static const char *const formats[] = {"nvfp4", "int8", "bf16"};
+static const char *const modes[] = {"off", "ramp", "balance"};
+
+static void test_random_placements(void **state)
+{
+    (void)state;
+    static const struct ifx_ramp_point points[] = {{9, 77}, {30, 149}};
+    static const struct ifx_assist_policy policy = {sizeof policy, 40, 2, 0, points};
+    static const uint32_t widths[] = {1, 2, 8, 9, 17, 40, 41, 64};
+    uint64_t seed = 1;
+    for (uint32_t round = 0; round < 240; round++) {
+        uint32_t experts = 2 + rig_below(&seed, 20), layers = 1 + rig_below(&seed, RIG_LAYERS);
+        uint32_t top_k = 1 + rig_below(&seed, experts < 6 ? experts : 6);
+        /* From nothing at all and one frame to everything. */
+        uint32_t frames = round % 6 == 0 ? round / 6 % 3 : rig_below(&seed, experts * layers + 1);
+        struct rig_options o = {.device = "device_sim,link=0,latency=0", .format = formats[rig_below(&seed, 3)], .experts = experts,
+                                .top_k = top_k, .layers = layers, .threads = 1 + rig_below(&seed, 3), .policy = &policy,
+                                .mode = rig_below(&seed, 3), .deterministic = rig_below(&seed, 4) == 0, .frames = frames,
+                                .slots = round % 17 == 16 ? 0 : 1 + rig_below(&seed, 2 * experts),
+                                .promote_bytes = rig_below(&seed, 2) ? UINT64_C(1) << 30 : 4096};
+        struct rig r;
+        char what[200];
+        rig_open(&r, &o);
+        if (rig_below(&seed, 2))
+            OK(offload_measure(r.offload));
+        for (uint32_t s = 0; s < 6; s++) {
+            uint32_t n = widths[rig_below(&seed, 8)];
+            snprintf(what, sizeof what, "round %u step %u: %s, %s%s, %u layers of %u experts (%u), %u frames, %u slots, %u threads",
+                     round, s, o.format, modes[o.mode], o.deterministic ? " deterministic" : "", layers, experts, top_k, frames,
+                     o.slots, o.threads);
+            rig_step(&r, n, rig_below(&seed, 3), &seed, what);
+            if (rig_below(&seed, 4) == 0 && o.slots)
+                OK(offload_resize(r.offload, rig_below(&seed, frames + 1)));
+        }
+        rig_close(&r);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_placements),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
