@@ -11,6 +11,22 @@
 static const char *const formats[] = {"nvfp4", "int8", "bf16"};
 static const char *const modes[] = {"off", "ramp", "balance"};
 
+static void add_stats(struct offload_stats *sum, struct offload *o)
+{
+    struct offload_stats s;
+    offload_stats(o, &s);
+    sum->calls += s.calls;
+    sum->streamed_calls += s.streamed_calls;
+    sum->assisted_calls += s.assisted_calls;
+    sum->hits += s.hits;
+    sum->link_experts += s.link_experts;
+    sum->cpu_experts += s.cpu_experts;
+    sum->promotions += s.promotions;
+    sum->evictions += s.evictions;
+    assert_int_equal(s.misses, s.link_experts + s.cpu_experts);
+    assert_true(s.frames_used <= s.frames);
+}
+
 static void test_random_placements(void **state)
 {
     (void)state;
@@ -18,6 +34,7 @@ static void test_random_placements(void **state)
     static const struct ifx_assist_policy policy = {sizeof policy, 40, 2, 0, points};
     static const uint32_t widths[] = {1, 2, 8, 9, 17, 40, 41, 64};
     uint64_t seed = 1;
+    struct offload_stats sum = {0};
     for (uint32_t round = 0; round < 240; round++) {
         uint32_t experts = 2 + rig_below(&seed, 20), layers = 1 + rig_below(&seed, RIG_LAYERS);
         uint32_t top_k = 1 + rig_below(&seed, experts < 6 ? experts : 6);
@@ -42,8 +59,15 @@ static void test_random_placements(void **state)
             if (rig_below(&seed, 4) == 0 && o.slots)
                 OK(offload_resize(r.offload, rig_below(&seed, frames + 1)));
         }
+        add_stats(&sum, r.offload);
         rig_close(&r);
     }
+    print_message("%u calls, %u streamed, %u assisted; %u hits, %u over the link, %u by the CPU; %u promotions, %u evictions\n",
+                  (unsigned)sum.calls, (unsigned)sum.streamed_calls, (unsigned)sum.assisted_calls, (unsigned)sum.hits,
+                  (unsigned)sum.link_experts, (unsigned)sum.cpu_experts, (unsigned)sum.promotions, (unsigned)sum.evictions);
+    /* The test means something only when all of it happened. */
+    assert_true(sum.hits > 500 && sum.link_experts > 500 && sum.cpu_experts > 500);
+    assert_true(sum.streamed_calls > 50 && sum.assisted_calls > 50 && sum.promotions > 50 && sum.evictions > 50);
 }
 
 int main(void)
