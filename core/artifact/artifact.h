@@ -93,6 +93,25 @@ struct artifact_convert {
  * failure or cancellation (base_cancel_request counts too) nothing is left under out_path. */
 int32_t artifact_convert(struct artifact *a, const struct artifact_convert *c);
 
+/* ---- a model that nobody trained: for speed measurements ---- */
+/* An artifact of a config.json alone: artifact_config and artifact_architecture work, nothing else does. */
+int32_t artifact_open_config(const char *text, struct artifact **out);
+struct artifact_make {
+    const char *out_path; /* NULL: in memory, *fd then is the file (/proc/self/fd/N opens it) */
+    bool force;
+    const char *config;
+    const char *architecture;
+    const struct ifx_model_desc *desc;
+    const char *format;    /* of the records */
+    uint64_t record_bytes;
+    void (*row)(void *ctx, uint32_t param, uint64_t row, void *out); /* matrices: bf16 [cols]; vectors: float32, row 0 */
+    const void *(*record)(void *ctx, uint32_t moe_layer, uint32_t expert); /* valid until the next call */
+    int32_t (*progress)(void *ctx, uint64_t done, uint64_t total, const char *what); /* or NULL; nonzero cancels */
+    void *ctx;
+};
+/* Streams; on failure nothing is left under out_path. */
+int32_t artifact_make(const struct artifact_make *m, int *fd);
+
 /* ---- inspection ---- */
 /* Everything artifact_check looks at, the CRC of every section, and every value: all faults in one message.  ops, bank: of a
  * container's records, or NULL (their values are then not looked at). */

@@ -40,13 +40,13 @@ int32_t convert_pad(struct converting *v, uint64_t to)
     return status;
 }
 
-static void section_begin(struct converting *v)
+void convert_section_begin(struct converting *v)
 {
     v->crc = (uint32_t)crc32_z(0, NULL, 0);
     v->section_offset = base_out_offset(v->out);
 }
 
-static int32_t section_end(struct converting *v, const char *kind)
+int32_t convert_section_end(struct converting *v, const char *kind)
 {
     uint64_t bytes = base_out_offset(v->out) - v->section_offset;
     int32_t status = convert_pad(v, container_round(bytes, CONTAINER_PAGE));
@@ -203,7 +203,7 @@ static int32_t write_assets(struct converting *v)
 {
     uint64_t at = 0;
     int32_t status = IFX_OK;
-    section_begin(v);
+    convert_section_begin(v);
     for (uint32_t i = 0; status == IFX_OK && i < ART_ASSETS; i++) {
         const struct art_asset *asset = &v->a->assets[i];
         if (asset->data == NULL)
@@ -215,7 +215,15 @@ static int32_t write_assets(struct converting *v)
         if (status == IFX_OK)
             status = convert_pad(v, at);
     }
-    return status == IFX_OK ? section_end(v, "assets") : status;
+    return status == IFX_OK ? convert_section_end(v, "assets") : status;
+}
+
+int32_t convert_list_experts(struct converting *v, const struct ifx_moe_layer *m, const char *format)
+{
+    json_t *e = json_pack("{s:s, s:i, s:s, s:i, s:i, s:i, s:I, s:i}", "prefix", m->prefix, "layer", (int)m->layer, "format",
+                          format, "experts", (int)m->experts, "hidden", (int)m->hidden, "inter", (int)m->inter,
+                          "record_bytes", (json_int_t)v->record_bytes, "section", (int)json_array_size(v->sections));
+    return json_array_append_new(v->experts, e) == 0 ? IFX_OK : base_error(IFX_ENOMEM, "out of memory for the index");
 }
 
 static int32_t write_experts(struct converting *v)
@@ -224,22 +232,19 @@ static int32_t write_experts(struct converting *v)
     int32_t status = IFX_OK;
     for (uint32_t i = 0; status == IFX_OK && i < d->n_moe; i++) {
         const struct ifx_moe_layer *m = &d->moe[i];
-        section_begin(v);
+        convert_section_begin(v);
         status = convert_experts(v, i);
         if (status != IFX_OK)
             break;
-        json_t *e = json_pack("{s:s, s:i, s:s, s:i, s:i, s:i, s:I, s:i}", "prefix", m->prefix, "layer", (int)m->layer,
-                              "format", v->c->bank_ops->format, "experts", (int)m->experts, "hidden", (int)m->hidden,
-                              "inter", (int)m->inter, "record_bytes", (json_int_t)v->record_bytes, "section",
-                              (int)json_array_size(v->sections));
-        if (json_array_append_new(v->experts, e) != 0)
-            return base_error(IFX_ENOMEM, "out of memory for the index");
-        status = section_end(v, "experts");
+        status = convert_list_experts(v, m, v->c->bank_ops->format);
+        if (status != IFX_OK)
+            break;
+        status = convert_section_end(v, "experts");
     }
     return status;
 }
 
-static int32_t write_index(struct converting *v)
+int32_t convert_write_index(struct converting *v)
 {
     uint8_t header[CONTAINER_PAGE] = {0};
     uint64_t at = base_out_offset(v->out);
@@ -272,55 +277,58 @@ out:
     return status;
 }
 
-static int32_t make_index(struct converting *v)
+int32_t convert_index_begin(struct converting *v, const char *architecture)
 {
+    static const uint8_t page[CONTAINER_PAGE]; /* the header comes last */
     v->index = json_object();
     v->sections = json_array();
     v->tensors = json_object();
     v->experts = json_array();
     v->assets = json_object();
     int bad = json_object_set_new(v->index, "writer", json_string(PACKAGE_STRING));
-    bad |= json_object_set_new(v->index, "architecture", json_string(v->a->architecture));
+    bad |= json_object_set_new(v->index, "architecture", json_string(architecture));
     bad |= json_object_set(v->index, "sections", v->sections);
     bad |= json_object_set(v->index, "tensors", v->tensors);
     bad |= json_object_set(v->index, "experts", v->experts);
     bad |= json_object_set(v->index, "assets", v->assets);
-    return bad ? base_error(IFX_ENOMEM, "out of memory for the index") : IFX_OK;
+    return bad ? base_error(IFX_ENOMEM, "out of memory for the index") : base_out_write(v->out, page, sizeof page);
+}
+
+void convert_index_end(struct converting *v)
+{
+    json_decref(v->sections);
+    json_decref(v->tensors);
+    json_decref(v->experts);
+    json_decref(v->assets);
+    json_decref(v->index);
 }
 
 int32_t artifact_convert(struct artifact *a, const struct artifact_convert *c)
 {
-    static const uint8_t page[CONTAINER_PAGE];
     struct converting v = {.a = a, .c = c};
     int32_t status = convert_plan(&v);
     if (status == IFX_OK)
-        status = make_index(&v);
-    if (status == IFX_OK)
         status = base_out_open(c->out_path, c->force, &v.out);
     if (status == IFX_OK)
-        status = base_out_write(v.out, page, sizeof page);
+        status = convert_index_begin(&v, a->architecture);
     if (status == IFX_OK)
         status = write_assets(&v);
     if (status == IFX_OK) {
-        section_begin(&v);
+        convert_section_begin(&v);
         status = convert_dense(&v);
     }
     if (status == IFX_OK)
-        status = section_end(&v, "dense");
+        status = convert_section_end(&v, "dense");
     if (status == IFX_OK)
         status = write_experts(&v);
     if (status == IFX_OK)
-        status = write_index(&v);
+        status = convert_write_index(&v);
     if (status == IFX_OK)
         status = convert_progress(&v, "done");
     if (status == IFX_OK)
         status = base_out_commit(&v.out);
     base_out_abort(&v.out);
     base_free(v.params);
-    json_decref(v.sections);
-    json_decref(v.tensors);
-    json_decref(v.experts);
-    json_decref(v.assets);
-    json_decref(v.index);
+    convert_index_end(&v);
     return status;
 }

@@ -30,6 +30,15 @@ struct converting {
 };
 
 int32_t convert_plan(struct converting *v);
+/* The frame of a file: header page and index around sections.  begin wants v->out open. */
+int32_t convert_index_begin(struct converting *v, const char *architecture);
+int32_t convert_write_index(struct converting *v);
+void convert_index_end(struct converting *v);
+void convert_section_begin(struct converting *v);
+int32_t convert_section_end(struct converting *v, const char *kind);
+/* Lists the section about to be closed as the experts of a layer. */
+int32_t convert_list_experts(struct converting *v, const struct ifx_moe_layer *m, const char *format);
+json_t *convert_describe_param(const struct plan_param *q);
 int32_t convert_write(struct converting *v, const void *data, uint64_t bytes);
 int32_t convert_pad(struct converting *v, uint64_t to); /* zeros up to an offset within the section */
 int32_t convert_progress(struct converting *v, const char *what);

@@ -209,7 +209,7 @@ static void drop_pages(const struct art_tensor *t)
         (void)madvise((void *)first, last - first, MADV_DONTNEED);
 }
 
-static json_t *describe_param(const struct plan_param *q)
+json_t *convert_describe_param(const struct plan_param *q)
 {
     json_t *shape = q->p->kind == IFX_PARAM_VECTOR ? json_pack("[I]", (json_int_t)q->p->cols)
                                                    : json_pack("[I,I]", (json_int_t)q->p->rows, (json_int_t)q->p->cols);
@@ -235,7 +235,7 @@ int32_t convert_dense(struct converting *v)
             status = write_param(v, q, &rel_rms);
         if (status != IFX_OK)
             return status;
-        if (json_object_set_new(v->tensors, q->p->name, describe_param(q)) != 0)
+        if (json_object_set_new(v->tensors, q->p->name, convert_describe_param(q)) != 0)
             return base_error(IFX_ENOMEM, "out of memory for the index");
         if (v->c->report != NULL)
             v->c->report(v->c->ctx, layer_of(q->p->name), q->p->name,

@@ -99,5 +99,8 @@ int32_t base_out_pwrite(struct base_out *o, const void *data, uint64_t bytes, ui
 uint64_t base_out_offset(const struct base_out *o);
 int32_t base_out_commit(struct base_out **o); /* fsync, rename; on failure removes the temporary; *o becomes NULL */
 void base_out_abort(struct base_out **o);
+/* The same without a name, in memory: commit_memory hands out its descriptor (/proc/self/fd/N opens it again). */
+int32_t base_out_open_memory(const char *name, struct base_out **out);
+int32_t base_out_commit_memory(struct base_out **o, int *fd);
 
 #endif

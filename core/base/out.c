@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -204,6 +205,40 @@ static int32_t flush(struct base_out *o)
 static int32_t still_good(const struct base_out *o)
 {
     return o->failed ? base_error(IFX_EIO, "%s: an earlier write failed", o->path) : IFX_OK;
+}
+
+int32_t base_out_open_memory(const char *name, struct base_out **out)
+{
+    *out = NULL;
+    struct base_out *o = base_calloc(1, sizeof *o);
+    if (o == NULL)
+        return IFX_ENOMEM;
+    o->fd = memfd_create(name, MFD_CLOEXEC);
+    o->path = base_strdup(name);
+    o->buffer = base_alloc(BUFFER_BYTES, 64);
+    int32_t status = o->path != NULL && o->buffer != NULL ? IFX_OK : IFX_ENOMEM;
+    if (status == IFX_OK && o->fd < 0)
+        status = out_error(name, "cannot make a file in memory");
+    if (status != IFX_OK) {
+        base_out_abort(&o);
+        return status;
+    }
+    *out = o;
+    return IFX_OK;
+}
+
+int32_t base_out_commit_memory(struct base_out **out, int *fd)
+{
+    struct base_out *o = *out;
+    int32_t status = still_good(o);
+    if (status == IFX_OK)
+        status = flush(o);
+    if (status == IFX_OK) {
+        *fd = o->fd;
+        o->fd = -1;
+    }
+    base_out_abort(out);
+    return status;
 }
 
 int32_t base_out_write(struct base_out *o, const void *data, uint64_t bytes)
