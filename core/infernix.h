@@ -83,6 +83,10 @@ struct ifx_model_info {
     uint64_t dense_bytes, expert_bytes, kv_bytes, state_bytes;
 };
 void ifx_model_info(const struct ifx_model *m, struct ifx_model_info *out);
+/* Seconds of the device's clock, which a pretended device computes instead of measuring. */
+double ifx_model_now(const struct ifx_model *m);
+/* All 0 where every expert is computed where it lies. */
+void ifx_offload_stats(struct ifx_model *m, struct ifx_offload_stats *out);
 struct text_tokenizer *ifx_model_tokenizer(struct ifx_model *m); /* NULL: the model has none */
 int32_t ifx_model_chat(struct ifx_model *m, struct text_chat **out); /* made at first use; error when the template is unknown */
 /* Ids that end a generation: config, nested config, generation_config and the chat end token together. */
