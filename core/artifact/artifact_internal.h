@@ -130,6 +130,8 @@ struct art_tensor *art_findf(const struct artifact *a, const char *format, ...) 
 int32_t art_config_open(struct artifact *a, const char *text, uint64_t bytes, const char *what);
 void art_config_close(struct artifact *a);
 int32_t art_checkpoint_open(struct artifact *a, const char *single);
+/* What the checkpoint's own description of its quantisation says must be what is stored. */
+void art_check_quant_config(const struct artifact *a, struct art_faults *f);
 int32_t art_container_open(struct artifact *a);
 void art_container_close(struct art_container *c);
 bool art_is_container(const void *data, uint64_t bytes);

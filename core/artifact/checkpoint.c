@@ -263,6 +263,8 @@ int32_t art_checkpoint_open(struct artifact *a, const char *single)
         status = open_assets(a, &f);
     if (status == IFX_OK && f.count == 0)
         status = take_files(&o);
+    if (status == IFX_OK && f.count == 0)
+        art_check_quant_config(a, &f);
     for (uint64_t i = 0; i < o.n_shards; i++) {
         st_close(o.shards[i].file);
         base_free(o.shards[i].name);

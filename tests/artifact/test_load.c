@@ -40,12 +40,11 @@ static void add(struct making *m, const char *name, const char *dtype, uint64_t 
     assert_true(m->n < MAX_TENSORS);
 }
 
-static struct artifact *finish(struct making *m, const char *config)
+static void write_files(struct making *m, const char *config)
 {
     struct base_buf header = {0}, file = {0};
     uint64_t at = 0;
     uint8_t length[8];
-    struct artifact *a = NULL;
     base_buf_addf(&header, "{");
     for (uint32_t i = 0; i < m->n; i++) {
         base_buf_addf(&header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[", i ? "," : "", m->t[i].name, m->t[i].dtype);
@@ -70,6 +69,12 @@ static struct artifact *finish(struct making *m, const char *config)
     helper_write(m->folder, "config.json", config, strlen(config));
     base_buf_free(&header);
     base_buf_free(&file);
+}
+
+static struct artifact *finish(struct making *m, const char *config)
+{
+    struct artifact *a = NULL;
+    write_files(m, config);
     if (artifact_open(m->folder, &a) != IFX_OK)
         fail_msg("%s", base_error_text());
     return a;
@@ -420,6 +425,81 @@ static void test_heads(void **state)
     }
 }
 
+/* What a checkpoint says of its quantisation must be what it stores: one weight in NVFP4, one in FP8, one plain. */
+static void test_quant_config(void **state)
+{
+    (void)state;
+#define Q(text) "{\"producer\": {}, \"quantization\": {" text "}}"
+#define C(text) "{\"architectures\": [\"A\"], \"quantization_config\": {" text "}}"
+    static const struct {
+        const char *file, *config; /* NULL: not written; no quantization_config */
+        const char *fault[3];      /* NULL: it opens */
+    } cases[] = {
+        {NULL, NULL, {NULL}},
+        {Q("\"quant_algo\": null, \"kv_cache_quant_algo\": \"FP8\""), NULL, {NULL}},
+        {Q("\"quant_algo\": \"MIXED_PRECISION\", \"quantized_layers\": {\"model.layers.0.mlp.experts\": {\"quant_algo\": \"NVFP4\"},"
+           "\"language_model.model.layers.0.mlp.up_proj\": {\"quant_algo\": \"FP8\"}}"), NULL, {NULL}},
+        /* a module and everything below it, a glob, another prefix, parts that are ignored */
+        {Q("\"quant_algo\": \"MIXED_PRECISION\", \"quantized_layers\": {\"model.layers.0.mlp.experts\": {\"quant_algo\": \"FP8\"}}"), NULL,
+         {"experts.3.up_proj.weight", "as NVFP4", "\"FP8\""}},
+        {Q("\"quant_algo\": \"MIXED_PRECISION\", \"quantized_layers\": {\"model.layers.0.mlp.down_proj\": {\"quant_algo\": \"FP8\"}}"), NULL,
+         {"down_proj.weight", "unquantised", "\"FP8\""}},
+        {Q("\"quant_algo\": \"NVFP4\", \"group_size\": 16, \"exclude_modules\": [\"lm_head\"]"), NULL, {"mlp.up_proj.weight", "as FP8", "\"NVFP4\""}},
+        {Q("\"quant_algo\": \"NVFP4\", \"exclude_modules\": [\"*.experts.*\"]"), NULL, {"experts.3.up_proj", "leaves it out", "*.experts.*"}},
+        {Q("\"quant_algo\": \"NVFP4\", \"exclude_modules\": [\"model.layers.0.mlp\"]"), NULL, {"experts.3.up_proj", "mlp.up_proj", "leaves it out"}},
+        {Q("\"quant_algo\": \"MIXED_PRECISION\", \"quantized_layers\": {}, \"exclude_modules\": [\"mtp*\", \"model.layers.0.mlp.up\", \"model.visual*\"]"), NULL, {NULL}},
+        {Q("\"quant_algo\": \"NVFP4\", \"group_size\": 32, \"exclude_modules\": [\"*\"]"), NULL, {"group_size", "32", "hf_quant"}},
+        {Q("\"quant_algo\": \"W4A8_AWQ\""), NULL, {"W4A8_AWQ", "hf_quant_config.json", "not read"}},
+        {Q("\"quant_algo\": \"MIXED_PRECISION\""), NULL, {"quantized_layers", "hf_quant", "MIXED"}},
+        {Q("\"quant_algo\": 4"), NULL, {"quant_algo", "no text", "hf_quant"}},
+        {Q("\"quant_algo\": \"NVFP4\", \"exclude_modules\": \"lm_head\""), NULL, {"exclude_modules", "no list", "hf_quant"}},
+        {"[]", NULL, {"\"quantization\"", "hf_quant_config.json", "object"}},
+        {"{", NULL, {"hf_quant_config.json", "line", "1"}},
+        {"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n", NULL, {"git-lfs", "hf_quant_config.json", "is"}},
+        {NULL, C("\"quant_method\": \"modelopt\", \"quant_algo\": \"FP8\""), {"experts.3.up_proj", "config.json", "\"FP8\""}},
+        {NULL, C("\"quant_method\": \"modelopt\", \"quant_algo\": \"FP8\", \"ignore\": [\"*up_proj\"]"), {"experts.3.up_proj", "leaves it out", "*up_proj"}},
+        {NULL, C("\"quant_method\": \"awq\", \"bits\": 4"), {"awq", "config.json", "not read"}},
+        {NULL, C("\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]"), {NULL}},
+    };
+    static const uint8_t zeros[32];
+    static const float one = 1;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct making m = {0};
+        struct artifact *a;
+        add(&m, "model.layers.0.mlp.experts.3.up_proj.weight", "U8", 1, 8, 0, zeros, 8);
+        add(&m, "model.layers.0.mlp.experts.3.up_proj.weight_scale", "F8_E4M3", 1, 1, 0, zeros, 1);
+        add(&m, "model.layers.0.mlp.experts.3.up_proj.weight_scale_2", "F32", 1, 0, 0, &one, 4);
+        add(&m, "model.layers.0.mlp.up_proj.weight", "F8_E4M3", 1, 16, 0, zeros, 16);
+        add(&m, "model.layers.0.mlp.up_proj.weight_scale", "F32", 1, 0, 0, &one, 4);
+        add(&m, "model.layers.0.mlp.down_proj.weight", "BF16", 1, 16, 0, zeros, 32);
+        artifact_close(finish(&m, NULL)); /* without any description it opens */
+        if (cases[i].file)
+            helper_write(m.folder, "hf_quant_config.json", cases[i].file, strlen(cases[i].file));
+        if (cases[i].config)
+            helper_write(m.folder, "config.json", cases[i].config, strlen(cases[i].config));
+        int32_t status = artifact_open(m.folder, &a);
+        if ((status == IFX_OK) != (cases[i].fault[0] == NULL))
+            fail_msg("case %zu: status %d: %s", i, (int)status, status ? base_error_text() : "opened");
+        for (int k = 0; status != IFX_OK && k < 3; k++)
+            if (!strstr(base_error_text(), cases[i].fault[k]))
+                fail_msg("case %zu: expected %s, got: %s", i, cases[i].fault[k], base_error_text());
+        if (status == IFX_OK)
+            artifact_close(a);
+        helper_remove(m.folder);
+    }
+    struct making m = {0};
+    struct artifact *a;
+    add(&m, "model.layers.0.mlp.up_proj.weight", "BF16", 1, 16, 0, zeros, 32);
+    add(&m, "model.layers.0.mlp.up_proj.pre_quant_scale", "BF16", 16, 0, 0, zeros, 32);
+    write_files(&m, NULL);
+    if (artifact_open(m.folder, &a) == IFX_OK)
+        fail_msg("a pre_quant_scale was ignored");
+    assert_non_null(strstr(base_error_text(), "pre_quant_scale"));
+    helper_remove(m.folder);
+#undef Q
+#undef C
+}
+
 /* The nested value wins, and its absence lets the outer one through. */
 static void test_nested_config(void **state)
 {
@@ -452,6 +532,7 @@ int main(void)
         cmocka_unit_test(test_wrong_orientation), cmocka_unit_test(test_fused_fp8),
         cmocka_unit_test(test_dense_nvfp4),      cmocka_unit_test(test_dialects_refused),
         cmocka_unit_test(test_heads),            cmocka_unit_test(test_nested_config),
+        cmocka_unit_test(test_quant_config),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
