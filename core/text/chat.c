@@ -16,6 +16,15 @@ struct known_template {
 static const struct known_template known[] = {
     {4116, 0x2bfdb7aa9754484eull, chat_render_qwen3},
     {202, 0x617b645676b4e52bull, chat_render_chatml},
+    /* Qwen3.5 and 3.6, as published and with the loop over a call's arguments in the form that other Jinja engines take */
+    {7756, 0xf07c510f47fbaca0ull, chat_render_qwen3_5},
+    {7817, 0x6092d7fdd32bf5d5ull, chat_render_qwen3_5},
+    {7755, 0x407bbcdeb62737b7ull, chat_render_qwen3_5_small},
+    {7816, 0xec78de75eacfb478ull, chat_render_qwen3_5_small},
+    {7764, 0x8ae3a8bc6e68f114ull, chat_render_qwen3_6},
+    {7825, 0xada88a8d0f6e333full, chat_render_qwen3_6},
+    {7763, 0x3592573f68705c43ull, chat_render_qwen3_6_small},
+    {7824, 0xc0a0e6a44a6864a2ull, chat_render_qwen3_6_small},
 };
 
 struct text_chat {
@@ -323,9 +332,9 @@ int32_t chat_call_get(const json_t *calls, uint64_t index, uint64_t message, str
         call = function;
     const json_t *name = json_object_get(call, "name");
     out->arguments = json_object_get(call, "arguments");
-    if (!json_is_string(name) || out->arguments == NULL)
-        return base_error(IFX_EINVAL, "messages[%llu].tool_calls[%llu]: %s", (unsigned long long)message,
-                          (unsigned long long)index, json_is_string(name) ? "no arguments" : "no function name");
+    if (!json_is_string(name))
+        return base_error(IFX_EINVAL, "messages[%llu].tool_calls[%llu]: no function name", (unsigned long long)message,
+                          (unsigned long long)index);
     out->name = text_of(name);
     return IFX_OK;
 }

@@ -51,14 +51,21 @@ struct chat_text chat_rstrip(struct chat_text t, char c);
 
 struct chat_call {
     struct chat_text name;
-    const json_t *arguments; /* string (as it stands) or any JSON value */
+    const json_t *arguments; /* string (as it stands), any JSON value, or NULL */
 };
-/* tool_calls[index] of messages[message], in its "function" or bare. */
+/* tool_calls[index] of messages[message], in its "function" or bare; arguments NULL: none. */
 int32_t chat_call_get(const json_t *calls, uint64_t index, uint64_t message, struct chat_call *out);
+
+/* Takes "<think>...</think>" at the head of an answer apart, as the templates do; leaves both alone when there is none. */
+void chat_split_thought(struct chat_text whole, struct chat_text *thought, struct chat_text *content);
 
 /* Templates. */
 typedef int32_t (*chat_render_fn)(struct chat_prompt *p, const struct chat_messages *m, const struct text_chat_options *o);
 int32_t chat_render_qwen3(struct chat_prompt *p, const struct chat_messages *m, const struct text_chat_options *o);
+int32_t chat_render_qwen3_5(struct chat_prompt *p, const struct chat_messages *m, const struct text_chat_options *o);
+int32_t chat_render_qwen3_5_small(struct chat_prompt *p, const struct chat_messages *m, const struct text_chat_options *o);
+int32_t chat_render_qwen3_6(struct chat_prompt *p, const struct chat_messages *m, const struct text_chat_options *o);
+int32_t chat_render_qwen3_6_small(struct chat_prompt *p, const struct chat_messages *m, const struct text_chat_options *o);
 int32_t chat_render_chatml(struct chat_prompt *p, const struct chat_messages *m, const struct text_chat_options *o);
 
 #endif

@@ -54,8 +54,7 @@ static uint64_t last_query(const struct chat_messages *m)
     return m->n - 1;
 }
 
-/* Takes "<think>...</think>" at the head of an answer apart, as the template does. */
-static void split_thought(struct chat_text whole, struct chat_text *thought, struct chat_text *content)
+void chat_split_thought(struct chat_text whole, struct chat_text *thought, struct chat_text *content)
 {
     const char *first = chat_find(whole, "</think>"), *last = chat_find_last(whole, "</think>");
     if (first == NULL)
@@ -77,6 +76,9 @@ static int32_t qwen3_calls(struct chat_prompt *p, const json_t *calls, uint64_t 
     for (uint64_t i = 0; i < json_array_size(calls); i++) {
         struct chat_call call;
         TRY(chat_call_get(calls, i, message, &call));
+        if (call.arguments == NULL)
+            return base_error(IFX_EINVAL, "messages[%llu].tool_calls[%llu]: no arguments", (unsigned long long)message,
+                              (unsigned long long)i);
         if (i > 0 || after_text)
             TRY(chat_literal(p, "\n"));
         TRY(chat_literal(p, "<tool_call>\n{\"name\": \""));
@@ -98,7 +100,7 @@ static int32_t qwen3_assistant(struct chat_prompt *p, const struct chat_messages
     if (x->reasoning.s != NULL)
         thought = x->reasoning;
     else
-        split_thought(x->content, &thought, &content);
+        chat_split_thought(x->content, &thought, &content);
     TRY(open_turn(p, CHAT_ASSISTANT));
     if (i > query && (i + 1 == m->n || thought.n > 0)) {
         TRY(chat_literal(p, "<think>\n"));
