@@ -12,24 +12,26 @@
 struct known_template {
     uint64_t bytes, hash;
     chat_render_fn render;
+    int opens; /* the prompt ends in an open <think>: NEVER, UNLESS_OFF or ONLY_ON */
 };
+enum { NEVER, UNLESS_OFF, ONLY_ON };
 static const struct known_template known[] = {
-    {4116, 0x2bfdb7aa9754484eull, chat_render_qwen3},
-    {202, 0x617b645676b4e52bull, chat_render_chatml},
+    {4116, 0x2bfdb7aa9754484eull, chat_render_qwen3, NEVER},
+    {202, 0x617b645676b4e52bull, chat_render_chatml, NEVER},
     /* Qwen3.5 and 3.6, as published and with the loop over a call's arguments in the form that other Jinja engines take */
-    {7756, 0xf07c510f47fbaca0ull, chat_render_qwen3_5},
-    {7817, 0x6092d7fdd32bf5d5ull, chat_render_qwen3_5},
-    {7755, 0x407bbcdeb62737b7ull, chat_render_qwen3_5_small},
-    {7816, 0xec78de75eacfb478ull, chat_render_qwen3_5_small},
-    {7764, 0x8ae3a8bc6e68f114ull, chat_render_qwen3_6},
-    {7825, 0xada88a8d0f6e333full, chat_render_qwen3_6},
-    {7763, 0x3592573f68705c43ull, chat_render_qwen3_6_small},
-    {7824, 0xc0a0e6a44a6864a2ull, chat_render_qwen3_6_small},
+    {7756, 0xf07c510f47fbaca0ull, chat_render_qwen3_5, UNLESS_OFF},
+    {7817, 0x6092d7fdd32bf5d5ull, chat_render_qwen3_5, UNLESS_OFF},
+    {7755, 0x407bbcdeb62737b7ull, chat_render_qwen3_5_small, ONLY_ON},
+    {7816, 0xec78de75eacfb478ull, chat_render_qwen3_5_small, ONLY_ON},
+    {7764, 0x8ae3a8bc6e68f114ull, chat_render_qwen3_6, UNLESS_OFF},
+    {7825, 0xada88a8d0f6e333full, chat_render_qwen3_6, UNLESS_OFF},
+    {7763, 0x3592573f68705c43ull, chat_render_qwen3_6_small, ONLY_ON},
+    {7824, 0xc0a0e6a44a6864a2ull, chat_render_qwen3_6_small, ONLY_ON},
 };
 
 struct text_chat {
     const struct text_tokenizer *t;
-    chat_render_fn render;
+    const struct known_template *known;
     int32_t end_id;
 };
 
@@ -90,7 +92,7 @@ int32_t text_chat_create(const struct text_tokenizer *t, const char *chat_templa
     if (c == NULL)
         return IFX_ENOMEM;
     c->t = t;
-    c->render = k->render;
+    c->known = k;
     c->end_id = text_token_id(t, "<|im_end|>");
     *out = c;
     return IFX_OK;
@@ -103,12 +105,18 @@ void text_chat_destroy(struct text_chat *c)
 
 bool text_chat_takes_tools(const struct text_chat *c)
 {
-    return c->render != chat_render_chatml;
+    return c->known->render != chat_render_chatml;
 }
 
 int32_t text_chat_end_id(const struct text_chat *c)
 {
     return c->end_id;
+}
+
+bool text_chat_opens_thought(const struct text_chat *c, const struct text_chat_options *o)
+{
+    bool opens = c->known->opens == UNLESS_OFF ? o->thinking != TEXT_THINK_OFF : c->known->opens == ONLY_ON && o->thinking == TEXT_THINK_ON;
+    return o->add_generation_prompt && opens;
 }
 
 /* ---- writing ---- */
@@ -363,7 +371,7 @@ static int32_t render(const struct text_chat *c, const json_t *messages, const s
     if (st == IFX_OK)
         st = get_messages(messages, &m);
     if (st == IFX_OK)
-        st = c->render(p, &m, &checked);
+        st = c->known->render(p, &m, &checked);
     free_messages(&m);
     return st;
 }

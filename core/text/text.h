@@ -71,6 +71,8 @@ int32_t text_chat_render(const struct text_chat *c, const json_t *messages, cons
 int32_t text_chat_ids(const struct text_chat *c, const json_t *messages, const struct text_chat_options *o, int32_t **ids,
                       uint64_t *n_ids);
 int32_t text_chat_end_id(const struct text_chat *c); /* <|im_end|> */
+/* Whether a prompt with these options ends inside a thought: the answer then starts in it, without a <think> of its own. */
+bool text_chat_opens_thought(const struct text_chat *c, const struct text_chat_options *o);
 bool text_chat_takes_tools(const struct text_chat *c); /* the template has a place for tools and for thoughts */
 
 /* ---- answers ---- */

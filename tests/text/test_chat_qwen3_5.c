@@ -79,6 +79,7 @@ static void render_line(void *ctx, uint32_t line, const json_t *item)
         if (text != NULL) {
             support_ok(st, where);
             support_same_text(where, json_string_value(text), json_string_length(text), b.data, b.len);
+            assert_int_equal(text_chat_opens_thought(s->chat[which][loop], &o), b.len > 8 && memcmp(b.data + b.len - 8, "<think>\n", 8) == 0);
         }
         base_buf_free(&b);
     }
