@@ -2,9 +2,8 @@
  *
  * cmd_chat.c - a conversation in the terminal.
  *
- * The sequence is kept from turn to turn.  A turn is rendered whole and compared with the ids that the sequence holds: when
- * those are a prefix of it, only the rest is computed; otherwise all of it is, since a recurrent state cannot go
- * back.  /stats tells how often each happened.
+ * A turn is rendered whole, as the server does it, and begins with the longest part of it that the engine still has from earlier turns; only
+ * the rest is computed.  /stats tells how much that was.
  */
 #include "config.h"
 #include "cli_internal.h"
@@ -13,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#define PREFIX_CACHE_BYTES (512ull << 20) /* what earlier turns may leave for later ones */
 
 static const struct cli_option options[] = {
     {"-m, --model", "MODEL", "the model, when it should not be the first argument", false},
@@ -40,30 +41,12 @@ struct chat {
     struct line_input *input;
     json_t *messages;
     struct base_buf answer;
-    int32_t *fed; /* ids given to the sequence, at least those that it holds */
-    uint64_t n_fed, fed_room;
     int thinking;
     bool ended_line;
     /* /stats */
     uint64_t turns, computed, reused, generated;
-    uint64_t refed_turns;
     double prompt_seconds, decode_seconds;
 };
-
-static int32_t remember(struct chat *c, const int32_t *ids, uint64_t n)
-{
-    if (c->n_fed + n > c->fed_room) {
-        uint64_t room = (c->n_fed + n) * 2;
-        int32_t *grown = base_realloc(c->fed, room, sizeof *grown);
-        if (grown == NULL)
-            return IFX_ENOMEM;
-        c->fed = grown;
-        c->fed_room = room;
-    }
-    memcpy(c->fed + c->n_fed, ids, (size_t)n * sizeof *ids);
-    c->n_fed += n;
-    return IFX_OK;
-}
 
 static int32_t on_text(void *ctx, const char *text, uint64_t bytes)
 {
@@ -72,11 +55,6 @@ static int32_t on_text(void *ctx, const char *text, uint64_t bytes)
     if (base_buf_add(&c->answer, text, bytes))
         return 1;
     return fwrite(text, 1, (size_t)bytes, stdout) != (size_t)bytes || fflush(stdout) != 0;
-}
-
-static int32_t on_token(void *ctx, int32_t token)
-{
-    return remember(ctx, &token, 1);
 }
 
 static int add_message(struct chat *c, const char *role, const char *text)
@@ -92,21 +70,6 @@ static void start_over(struct chat *c, const char *system)
         base_log(IFX_LOG_ERROR, "the system message is not valid UTF-8");
 }
 
-/* How many ids of the prompt need not be computed again; the sequence is reset when that is none. */
-static int32_t reuse(struct chat *c, const int32_t *ids, uint64_t n, uint64_t *same)
-{
-    uint64_t held = ifx_sequence_length(c->sequence);
-    *same = held;
-    if (held > 0 && held < n && held <= c->n_fed && memcmp(ids, c->fed, (size_t)held * sizeof *ids) == 0) {
-        c->n_fed = held;
-        return IFX_OK;
-    }
-    c->refed_turns += held > 0;
-    *same = 0;
-    c->n_fed = 0;
-    return ifx_sequence_reset(c->sequence);
-}
-
 static int32_t answer(struct chat *c, struct ifx_generate_result *r)
 {
     struct text_chat_options o = {.add_generation_prompt = true, .thinking = c->thinking};
@@ -115,18 +78,19 @@ static int32_t answer(struct chat *c, struct ifx_generate_result *r)
     uint64_t n = 0, same = 0;
     int32_t st = text_chat_ids(c->template, c->messages, &o, &ids, &n);
     if (st == IFX_OK)
-        st = reuse(c, ids, n, &same);
+        st = ifx_sequence_reset(c->sequence);
     if (st == IFX_OK)
-        st = remember(c, ids + same, n - same);
+        st = ifx_sequence_attach(c->sequence, ids, n, &same);
     if (st == IFX_OK) {
         g.prompt = ids + same;
         g.n_prompt = n - same;
         g.on_text = on_text;
-        g.on_token = on_token;
         g.ctx = c;
         c->answer.len = 0;
         c->ended_line = true;
         st = ifx_generate(c->sequence, &g, r);
+        if (st == IFX_OK)
+            ifx_sequence_publish(c->sequence); /* the next turn goes on from here */
         if (!c->ended_line)
             putchar('\n');
         fflush(stdout);
@@ -157,8 +121,6 @@ static void say(struct chat *c, const char *text)
         cli_fail(c->cli);
         while (json_array_size(c->messages) > before)
             json_array_remove(c->messages, json_array_size(c->messages) - 1);
-        ifx_sequence_reset(c->sequence);
-        c->n_fed = 0;
         cli_signals_reset();
         return;
     }
@@ -173,11 +135,7 @@ static void print_stats(const struct chat *c)
     base_log(IFX_LOG_INFO, "%llu answers; prompt tokens computed %llu (%.1f tok/s), taken over %llu; generated %llu (%.1f tok/s)",
              (unsigned long long)c->turns, (unsigned long long)c->computed, cli_rate(c->computed, c->prompt_seconds),
              (unsigned long long)c->reused, (unsigned long long)c->generated, cli_rate(c->generated, c->decode_seconds));
-    base_log(IFX_LOG_INFO, "context %llu tokens; conversation computed again from its start %llu times",
-             (unsigned long long)ifx_sequence_length(c->sequence), (unsigned long long)c->refed_turns);
-    if (c->refed_turns > 0)
-        base_log(IFX_LOG_INFO, "(that happens when the rendered conversation differs from the tokens already computed: a recurrent "
-                               "state cannot go back)");
+    base_log(IFX_LOG_INFO, "context %llu tokens", (unsigned long long)ifx_sequence_length(c->sequence));
 }
 
 static void save(struct chat *c, const char *path)
@@ -262,6 +220,7 @@ static int set_up(struct chat *c, const char *path)
         c->thinking = strcmp(think, "on") == 0 ? TEXT_THINK_ON : TEXT_THINK_OFF;
     int failed = cli_generation_options(c->cli, NULL, &c->gen);
     cli_generation_free(&c->gen);
+    c->cli->prefix_cache_bytes = PREFIX_CACHE_BYTES;
     failed = failed ? failed : cli_model(c->cli, path, &model);
     failed = failed ? failed : cli_generation_options(c->cli, model, &c->gen);
     if (failed)
@@ -293,7 +252,6 @@ static int run(struct cli *cli)
     cli_generation_free(&c.gen);
     json_decref(c.messages);
     base_buf_free(&c.answer);
-    base_free(c.fed);
     return status;
 }
 

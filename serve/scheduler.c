@@ -215,7 +215,7 @@ static void note_first_token(struct scheduler *s, struct job *j)
 }
 
 /* Hands on what decode_pick found; under the lock. */
-static void publish(struct scheduler *s, struct slot *slot)
+static void hand_on(struct scheduler *s, struct slot *slot)
 {
     struct job *j = slot->job;
     int32_t st = j->status;
@@ -267,9 +267,14 @@ static void pick_all(struct scheduler *s, uint32_t n)
     else
         for (uint32_t i = 0; i < n; i++)
             pick_task(s, i, 0);
+    for (uint32_t i = 0; i < n; i++) {
+        struct job *j = s->batch[i]->job;
+        if (j->ended && !j->status)
+            ifx_sequence_publish(j->sequence); /* a next turn goes on from here */
+    }
     pthread_mutex_lock(&s->lock);
     for (uint32_t i = 0; i < n; i++)
-        publish(s, s->batch[i]);
+        hand_on(s, s->batch[i]);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -296,7 +301,7 @@ static uint32_t settle(struct scheduler *s, uint32_t n)
     pthread_mutex_lock(&s->lock);
     for (uint32_t i = 0; i < n; i++) {
         if (s->items[i].status)
-            leave_slot(s, s->batch[i], s->items[i].status, base_strdup(base_error_text()));
+            leave_slot(s, s->batch[i], s->items[i].status, base_strdup(s->items[i].error ? s->items[i].error : base_error_text()));
         else
             s->batch[kept++] = s->batch[i];
     }
@@ -349,7 +354,7 @@ static void prompt_step(struct scheduler *s)
         return;
     struct job *j = slot->job;
     double start = base_now();
-    uint64_t rest = j->spec.n_prompt - j->fed, n = rest < s->info.prefill_chunk ? rest : s->info.prefill_chunk;
+    uint64_t rest = j->spec.n_prompt - j->fed, n = ifx_sequence_take(j->sequence, rest);
     s->items[0] = (struct ifx_batch_item){.sequence = j->sequence, .tokens = j->spec.prompt + j->fed, .n = (uint32_t)n,
                                           .n_logits = n == rest, .logits = n == rest ? j->logits : NULL};
     s->batch[0] = slot;
@@ -376,11 +381,19 @@ static void prompt_step(struct scheduler *s)
 static void begin_job(struct scheduler *s, struct slot *slot)
 {
     struct job *j = slot->job;
+    uint64_t cached = 0;
     int32_t st = ifx_sequence_reset(slot->sequence);
     if (!st)
+        st = ifx_sequence_attach(slot->sequence, j->spec.prompt, j->spec.n_prompt, &cached);
+    if (!st)
         st = decode_open(j, s->o.model);
+    j->fed = cached;
     pthread_mutex_lock(&s->lock);
+    j->news.n_cached = cached;
     s->stats.prompt_tokens += j->spec.n_prompt;
+    s->stats.cached_tokens += cached;
+    s->stats.prefix_hits += cached > 0;
+    s->stats.prefix_misses += cached == 0;
     if (st)
         leave_slot(s, slot, st, base_strdup(base_error_text()));
     pthread_mutex_unlock(&s->lock);
