@@ -24,6 +24,11 @@ int32_t decode_open(struct job *j, const struct ifx_model *m)
     j->token_room = j->spec.n_prompt + 256;
     if (!st && (j->tokens = base_realloc(NULL, j->token_room, sizeof *j->tokens)) == NULL)
         st = IFX_ENOMEM;
+    if (!st && j->spec.grammar) {
+        st = text_grammar_begin(j->spec.grammar, &j->grammar_state);
+        if (!st && (j->allowed = base_calloc((vocabulary(m) + 63) / 64, sizeof *j->allowed)) == NULL)
+            st = IFX_ENOMEM;
+    }
     if (st)
         return st;
     memcpy(j->tokens, j->spec.prompt, j->spec.n_prompt * sizeof *j->tokens);
@@ -41,6 +46,7 @@ void decode_close(struct job *j)
     base_buf_free(&j->ready);
     base_free(j->tokens);
     base_free(j->allowed);
+    text_grammar_end(j->grammar_state);
     base_free(j->error);
 }
 
@@ -54,10 +60,27 @@ static bool is_stop_id(const struct job *j, const struct ifx_model *m, int32_t t
     return false;
 }
 
+/* The tokens that the grammar lets through; end tokens where the answer is whole. */
+static void set_mask(struct job *j, const struct ifx_model *m)
+{
+    uint32_t n;
+    const int32_t *ids = ifx_model_stop_ids(m, &n);
+    bool whole = text_grammar_mask(j->grammar_state, j->allowed);
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t bit = 1ull << (ids[i] % 64);
+        if (whole)
+            j->allowed[ids[i] / 64] |= bit;
+        else
+            j->allowed[ids[i] / 64] &= ~bit;
+    }
+}
+
 /* The model's choice, or what a test put in its place. */
 static int32_t choose(struct job *j, const struct ifx_model *m, int32_t *token)
 {
     uint32_t n;
+    if (j->grammar_state)
+        set_mask(j, m);
     if (j->spec.n_forced == 0)
         return ifx_sampler_pick_among(j->sampler, j->logits, j->allowed, token);
     uint64_t at = j->news.n_generated;
@@ -83,7 +106,7 @@ static int32_t record(struct job *j, int32_t token, uint32_t vocab)
     }
     j->tokens[j->n_tokens++] = token;
     ifx_sampler_accept(j->sampler, token);
-    return IFX_OK;
+    return j->grammar_state ? text_grammar_accept(j->grammar_state, token) : IFX_OK;
 }
 
 /* Text that can no longer become part of a stop string. */

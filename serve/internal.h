@@ -5,6 +5,7 @@
 #ifndef INFERNIX_SERVE_INTERNAL_H
 #define INFERNIX_SERVE_INTERNAL_H
 
+#include "grammar.h"
 #include "scheduler.h"
 #include "serve.h"
 #include <microhttpd.h>
@@ -39,6 +40,8 @@ struct serve {
     struct text_chat *chat;     /* NULL: the model cannot chat */
     struct text_chat *own_chat; /* of --chat-template */
     char *chat_error;           /* why there is none */
+    pthread_mutex_t lexicon_lock;
+    struct text_lexicon *lexicon; /* NULL until a grammar needs it */
     struct scheduler *scheduler;
     struct MHD_Daemon *daemon;
     uint16_t port;

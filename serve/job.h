@@ -23,6 +23,7 @@ struct job {
     struct ifx_sampler *sampler;
     struct text_stream *stream;
     struct text_stop *stop;
+    struct text_grammar_state *grammar_state;
     uint64_t *allowed; /* [(vocab + 63) / 64] with a grammar */
     float *logits;     /* the slot's, [vocab] */
     struct base_buf decoded, ready; /* this step's text before and after the stop strings */

@@ -49,6 +49,7 @@ void job_spec_free(struct job_spec *s)
     base_free(s->stops);
     base_free(s->prompt);
     base_free(s->forced);
+    text_grammar_destroy(s->grammar);
     *s = (struct job_spec){0};
 }
 

@@ -5,6 +5,7 @@
 #ifndef INFERNIX_SERVE_SCHEDULER_H
 #define INFERNIX_SERVE_SCHEDULER_H
 
+#include "grammar.h"
 #include "infernix.h"
 #include <pthread.h>
 

@@ -136,6 +136,7 @@ int32_t serve_start(const struct serve_options *o, struct serve **out)
     s->started = base_now();
     s->started_at = (int64_t)time(NULL);
     pthread_mutex_init(&s->lock, NULL);
+    pthread_mutex_init(&s->lexicon_lock, NULL);
     ifx_model_info(o->model, &s->info);
     int32_t st = open_chat(s);
     if (!st)
@@ -213,9 +214,11 @@ void serve_stop(struct serve *s)
         MHD_stop_daemon(s->daemon);
     scheduler_destroy(s->scheduler);
     text_chat_destroy(s->own_chat);
+    text_lexicon_destroy(s->lexicon);
     base_free(s->chat_error);
     if (s->log_fd >= 0)
         close(s->log_fd);
     pthread_mutex_destroy(&s->lock);
+    pthread_mutex_destroy(&s->lexicon_lock);
     base_free(s);
 }
