@@ -355,6 +355,8 @@ static void run_stream(struct reply *r)
         job_news_free(&n);
         return;
     }
+    r->news.n_prompt = n.n_prompt;
+    r->news.n_cached = n.n_cached;
     int32_t st = r->format->begin != NULL ? r->format->begin(r) : IFX_OK;
     if (!st)
         st = take_news(r, &n);

@@ -193,10 +193,8 @@ static struct slot *admit(struct scheduler *s)
     slot->order = s->admitted++;
     j->sequence = slot->sequence;
     j->logits = slot->logits;
-    j->state = j->news.state = JOB_RUNNING;
     j->started = base_now();
     j->news.queued_seconds = j->started - j->submitted;
-    wake(j);
     return slot;
 }
 
@@ -395,8 +393,12 @@ static void begin_job(struct scheduler *s, struct slot *slot)
     s->stats.cached_tokens += cached;
     s->stats.prefix_hits += cached > 0;
     s->stats.prefix_misses += cached == 0;
-    if (st)
+    if (st) {
         leave_slot(s, slot, st, base_strdup(base_error_text()));
+    } else {
+        j->state = j->news.state = JOB_RUNNING; /* from now on it is known what was cached */
+        wake(j);
+    }
     pthread_mutex_unlock(&s->lock);
 }
 

@@ -20,6 +20,8 @@ const struct endpoint endpoints[] = {
     {"POST", "/v1/completions", openai_completions, API_OPENAI, false, "completions"},
     {"GET", "/v1/models", openai_models, API_OPENAI, false, "models"},
     {"GET", "/v1/models/", openai_model, API_OPENAI, false, "model"},
+    {"POST", "/v1/messages", anthropic_messages, API_ANTHROPIC, false, "messages"},
+    {"POST", "/v1/messages/count_tokens", anthropic_count, API_ANTHROPIC, false, "count_tokens"},
     {"POST", "/tokenize", tokens_tokenize, API_OPENAI, false, "tokenize"},
     {"POST", "/detokenize", tokens_detokenize, API_OPENAI, false, "detokenize"},
 };
