@@ -17,9 +17,10 @@
 
 #define EXPERT_INLINE static inline __attribute__((always_inline))
 
-/* A panel is walked in strips of NARROW_STRIP blocks: small enough that x and the lines of a strip stay in the
- * first-level cache while its rows are done in groups, and the next strip is being fetched meanwhile. */
-enum { NARROW_STRIP = 4, NARROW_AHEAD = NARROW_STRIP * BANK_BLOCK_BYTES };
+/* A panel is walked in strips of blocks: small enough that x and the lines of a strip stay in the first-level cache while its rows
+ * are done in groups, and the next strip is being fetched meanwhile.  A single column waits for memory alone, and the strip of about
+ * a page is what the hardware follows best. */
+enum { NARROW_STRIP = 4, NARROW_STRIP_SINGLE = BANK_BLOCK_K > 32 ? 2 : 1 };
 
 static uint64_t narrow_x_floats(const struct expert_bank *bank, uint32_t n)
 {
@@ -89,7 +90,7 @@ EXPERT_INLINE void narrow_block_by_step(const struct expert_bank *bank, const ui
     for (uint32_t s = 0; s < BANK_STEPS; s++) {
 #pragma GCC unroll 8
         for (uint32_t c = 0; c < N; c++)
-            xs[c] = vec_load(x + (s * N + c) * 16);
+            xs[c] = vec_keep(vec_load(x + (s * N + c) * 16));
 #pragma GCC unroll 8
         for (uint32_t r = 0; r < R; r++) {
             vec w = bank_row_step(&row[r], s);
@@ -100,42 +101,63 @@ EXPERT_INLINE void narrow_block_by_step(const struct expert_bank *bank, const ui
     }
 }
 
-EXPERT_INLINE void narrow_prefetch(const uint8_t *block, uint32_t row0, const uint32_t R)
+/* The next strip is asked for in the order it lies in memory, whatever the order of use: one stream, which the hardware runs ahead
+ * of.  `unit` is what row group and block of this strip is about to be done. */
+EXPERT_INLINE void narrow_prefetch(const uint8_t *next, uint32_t unit, const uint32_t R)
 {
-#pragma GCC unroll 8
-    for (uint32_t r = 0; r < R; r++)
-        _mm_prefetch((const char *)expert_line(block, row0 + r) + NARROW_AHEAD, _MM_HINT_T0);
-    if (BANK_ROW_SCALES > 0 && row0 * BANK_ROW_SCALES % EXPERT_LINE == 0)
-        _mm_prefetch((const char *)expert_scales(block, row0) + NARROW_AHEAD, _MM_HINT_T0);
+    const uint32_t bytes = BANK_BLOCK_BYTES * R / EXPERT_BLOCK_ROWS;
+#pragma GCC unroll 16
+    for (uint32_t i = 0; i < bytes; i += EXPERT_LINE)
+        _mm_prefetch((const char *)next + (size_t)unit * bytes + i, _MM_HINT_T0);
 }
 
-/* R rows of a strip of blocks; sums[row][column][16] go on from what they hold. */
-EXPERT_INLINE void narrow_rows(const struct expert_bank *bank, const uint8_t *strip, uint32_t blocks,
-                               const float *x, uint32_t row0, const uint32_t R, const uint32_t N, float *sums)
+/* R rows of a strip of blocks, PARTS parts of the 16 lanes from part0 on; sums[row][column][16] go on from what they hold. */
+EXPERT_INLINE void narrow_rows_part(const struct expert_bank *bank, const uint8_t *strip, uint32_t blocks, const float *x,
+                                    uint32_t row0, uint32_t part0, const uint32_t PARTS, const uint32_t R, const uint32_t N,
+                                    float *sums)
 {
-    vec acc[8][IFX_NARROW_COLUMNS];
-    for (uint32_t half = 0; half < 16 / VEC_LANES; half++) {
-        float *at = sums + (size_t)row0 * N * 16 + half * VEC_LANES;
+    vec acc[2][8][IFX_NARROW_COLUMNS];
+    float *at = sums + (size_t)row0 * N * 16 + part0 * VEC_LANES;
+#pragma GCC unroll 2
+    for (uint32_t p = 0; p < PARTS; p++)
 #pragma GCC unroll 8
         for (uint32_t r = 0; r < R; r++)
 #pragma GCC unroll 8
             for (uint32_t c = 0; c < N; c++)
-                acc[r][c] = vec_load(at + (r * N + c) * 16);
-        for (uint32_t b = 0; b < blocks; b++) {
-            const uint8_t *block = strip + (size_t)b * BANK_BLOCK_BYTES;
-            const float *xb = x + (size_t)b * BANK_BLOCK_K * N + half * VEC_LANES;
-            if (half == 0)
-                narrow_prefetch(block, row0, R);
+                acc[p][r][c] = vec_load(at + (r * N + c) * 16 + p * VEC_LANES);
+    for (uint32_t b = 0; b < blocks; b++) {
+        const uint8_t *block = strip + (size_t)b * BANK_BLOCK_BYTES;
+        const float *xb = x + (size_t)b * BANK_BLOCK_K * N + part0 * VEC_LANES;
+        if (part0 == 0)
+            narrow_prefetch(strip + (size_t)blocks * BANK_BLOCK_BYTES, row0 / R * blocks + b, R);
+#pragma GCC unroll 2
+        for (uint32_t p = 0; p < PARTS; p++) {
             if (VEC_ROWS_SHARE_X)
-                narrow_block_by_step(bank, block, xb, row0, half, R, N, acc);
+                narrow_block_by_step(bank, block, xb + p * VEC_LANES, row0, part0 + p, R, N, acc[p]);
             else
-                narrow_block_by_row(bank, block, xb, row0, half, R, N, acc);
+                narrow_block_by_row(bank, block, xb + p * VEC_LANES, row0, part0 + p, R, N, acc[p]);
         }
+    }
+#pragma GCC unroll 2
+    for (uint32_t p = 0; p < PARTS; p++)
 #pragma GCC unroll 8
         for (uint32_t r = 0; r < R; r++)
 #pragma GCC unroll 8
             for (uint32_t c = 0; c < N; c++)
-                vec_store(at + (r * N + c) * 16, acc[r][c]);
+                vec_store(at + (r * N + c) * 16 + p * VEC_LANES, acc[p][r][c]);
+}
+
+/* A chain of products has the latency of each: with few columns both halves of the lanes are on their way at once. */
+EXPERT_INLINE void narrow_rows(const struct expert_bank *bank, const uint8_t *strip, uint32_t blocks, const float *x,
+                               uint32_t row0, const uint32_t R, const uint32_t N, float *sums)
+{
+    if (VEC_LANES == 16) {
+        narrow_rows_part(bank, strip, blocks, x, row0, 0, 1, R, N, sums);
+    } else if (N <= 2) {
+        narrow_rows_part(bank, strip, blocks, x, row0, 0, 2, R, N, sums);
+    } else {
+        narrow_rows_part(bank, strip, blocks, x, row0, 0, 1, R, N, sums);
+        narrow_rows_part(bank, strip, blocks, x, row0, 1, 1, R, N, sums);
     }
 }
 
@@ -143,16 +165,15 @@ EXPERT_INLINE void narrow_rows(const struct expert_bank *bank, const uint8_t *st
 EXPERT_INLINE void narrow_panel_n(const struct expert_bank *bank, const uint8_t *panel, uint32_t blocks,
                                   const float *x, const uint32_t N, float *sums)
 {
-    const uint32_t R = VEC_ROWS_SHARE_X ? (N <= 2   ? 8
-                                           : N <= 6 ? 4
+    /* accumulators, columns, lines and a few more in registers */
+    const uint32_t R = VEC_ROWS_SHARE_X ? (N == 2   ? 8
+                                           : N <= 5 ? 4
                                                     : 2)
-                                        : (N == 1   ? 8
-                                           : N == 2 ? 4
-                                           : N <= 4 ? 2
-                                                    : 1);
+                                        : (N <= 4 ? 2 : 1);
+    const uint32_t most = N == 1 ? NARROW_STRIP_SINGLE : NARROW_STRIP;
     memset(sums, 0, (size_t)EXPERT_BLOCK_ROWS * N * 16 * sizeof *sums);
-    for (uint32_t b = 0; b < blocks; b += NARROW_STRIP) {
-        uint32_t count = blocks - b < NARROW_STRIP ? blocks - b : NARROW_STRIP;
+    for (uint32_t b = 0; b < blocks; b += most) {
+        uint32_t count = blocks - b < most ? blocks - b : most;
         for (uint32_t r = 0; r < EXPERT_BLOCK_ROWS; r += R)
             narrow_rows(bank, panel + (size_t)b * BANK_BLOCK_BYTES, count, x + (size_t)b * BANK_BLOCK_K * N, r, R,
                         N, sums);

@@ -16,6 +16,13 @@ static inline vec vec_load(const float *p)
     return _mm512_loadu_ps(p);
 }
 
+/* In a register: the compiler would rather load it again as the operand of each use, which costs as many loads as products. */
+static inline vec vec_keep(vec v)
+{
+    __asm__("" : "+v"(v));
+    return v;
+}
+
 static inline void vec_store(float *p, vec v)
 {
     _mm512_storeu_ps(p, v);

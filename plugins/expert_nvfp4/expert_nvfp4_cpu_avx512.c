@@ -9,7 +9,7 @@
 
 /* The table of an e4m3 code has all 16 products, so one look-up decodes and scales 16 positions. */
 struct bank_row {
-    const uint8_t *line;
+    __m512i words;
     const uint8_t *scales;
     const struct bank_tables *tables;
 };
@@ -18,16 +18,15 @@ static inline struct bank_row bank_row_open(const void *tables, const uint8_t *l
                                             uint32_t half)
 {
     (void)half;
-    return (struct bank_row){line, scales, tables};
+    __m512i words = _mm512_loadu_si512(line);
+    __asm__("" : "+v"(words));
+    return (struct bank_row){words, scales, tables};
 }
 
 static inline vec bank_row_step(const struct bank_row *row, uint32_t step)
 {
-    /* Only bits 0..3 of an index count, so a load one byte further is a shift by 8 that costs no vector
-     * operation; the last lane then takes bits of the next line or the scales, which do not count. */
-    __m512i index = _mm512_loadu_si512(row->line + step / 2);
-    if (step % 2)
-        index = _mm512_srli_epi32(index, 4);
+    /* Only bits 0..3 of an index count. */
+    __m512i index = step ? _mm512_srli_epi32(row->words, 4 * step) : row->words;
     return _mm512_permutexvar_ps(index, _mm512_load_ps(row->tables->product[row->scales[step]]));
 }
 
