@@ -4,6 +4,7 @@
  * IFX_DEMO_CHECKPOINT names the checkpoint's folder (it is not part of the tree); without it the test is skipped.  IFX_LONG adds
  * what takes minutes: a longer NLL on `ref` and a decode of 4096 steps.
  */
+#include "engine.h"
 #include "harness.h"
 
 #include <jansson.h>
@@ -16,6 +17,8 @@
 #define REFERENCE_NLL 3.55822 /* mean over 8 windows of 1024 tokens, float32 */
 #define WINDOW        1024u
 #define SAFE_MARGIN   0.05
+#define NEAR_TIE      2e-3 /* of the router's probabilities; the golden README has 5e-3 for bf16 inputs */
+#define SHIPPED_NLL   3.5655 /* of the NVFP4 file that ships; AVX2 to AVX-512-BF16 within 2e-4 of it */
 
 static const char *checkpoint(void)
 {
@@ -24,131 +27,211 @@ static const char *checkpoint(void)
 
 /* ---- greedy continuations ---- */
 
-#define MOST_LAYERS 64
-#define MOST_TOP_K  32
+#define MOST_CALLS   64u /* MoE layers */
+#define MOST_COLUMNS 64u /* of a prompt */
+#define MOST_TOP_K   32u
 
-/* Experts chosen for the last column of a step. */
-struct routes {
-    uint32_t n, k;
-    int32_t ids[MOST_LAYERS][MOST_TOP_K];
+/* What the router chose in one step of `ref`, call by call, and how far the last expert chosen is from the first that was not. */
+struct trace {
+    uint32_t calls, n[MOST_CALLS], k[MOST_CALLS];
+    int32_t ids[MOST_CALLS][MOST_COLUMNS * MOST_TOP_K];
+    double gap[MOST_CALLS][MOST_COLUMNS];
 };
 
-static int by_id(const void *a, const void *b)
+/* Stands in for the router of a device: writes the trace down, or compares with it and, when told so, chooses as it says. */
+struct watch {
+    struct ifx_device_ops ops; /* first: what the device has then */
+    int32_t (*real)(struct ifx_device *dev, void *stream, const struct ifx_router *op);
+    enum { WRITES, COMPARES, IMPOSES } role;
+    struct trace *trace;
+    uint32_t call;     /* of this step */
+    uint32_t others;   /* choices that differ from the trace, so far */
+    double widest;     /* the largest gap among them */
+};
+
+static bool chosen(const int32_t *ids, uint32_t k, int32_t id)
 {
-    return *(const int32_t *)a - *(const int32_t *)b;
+    bool there = false;
+    for (uint32_t i = 0; i < k; i++)
+        there |= ids[i] == id;
+    return there;
 }
 
-static int32_t on_router(void *ctx, uint32_t layer, uint64_t pos0, uint32_t n, uint32_t top_k, const int32_t *ids, const float *weights)
+static double probability(const float *logits, uint32_t n, int32_t id)
 {
-    struct routes *r = ctx;
-    (void)pos0;
-    (void)weights;
-    r->n = layer + 1;
-    r->k = top_k;
-    memcpy(r->ids[layer], ids + (uint64_t)(n - 1) * top_k, top_k * sizeof *ids);
-    qsort(r->ids[layer], top_k, sizeof(int32_t), by_id);
+    double most = -INFINITY, sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        most = logits[i] > most ? logits[i] : most;
+    for (uint32_t i = 0; i < n; i++)
+        sum += exp(logits[i] - most);
+    return exp(logits[id] - most) / sum;
+}
+
+static void write_down(struct trace *t, uint32_t call, const struct ifx_router *op)
+{
+    assert_true(call < MOST_CALLS && op->n <= MOST_COLUMNS && op->top_k <= MOST_TOP_K);
+    t->calls = call + 1;
+    t->n[call] = op->n;
+    t->k[call] = op->top_k;
+    memcpy(t->ids[call], op->ids, (uint64_t)op->n * op->top_k * sizeof *op->ids);
+    for (uint32_t c = 0; c < op->n; c++) {
+        const int32_t *ids = op->ids + (uint64_t)c * op->top_k;
+        const float *logits = op->logits + c * op->ldl;
+        double out = 0;
+        for (int32_t e = 0; e < (int32_t)op->experts; e++)
+            if (!chosen(ids, op->top_k, e))
+                out = fmax(out, probability(logits, op->experts, e));
+        t->gap[call][c] = probability(logits, op->experts, ids[op->top_k - 1]) - out;
+    }
+}
+
+static void impose(const struct ifx_router *op, uint32_t c, const int32_t *want)
+{
+    double sum = 0;
+    for (uint32_t r = 0; r < op->top_k; r++)
+        sum += probability(op->logits + c * op->ldl, op->experts, want[r]);
+    for (uint32_t r = 0; r < op->top_k; r++) {
+        op->ids[(uint64_t)c * op->top_k + r] = want[r];
+        op->weights[(uint64_t)c * op->top_k + r] =
+            (float)(probability(op->logits + c * op->ldl, op->experts, want[r]) / (op->renormalise ? sum : 1));
+    }
+}
+
+static int32_t watched(struct ifx_device *dev, void *stream, const struct ifx_router *op)
+{
+    struct watch *w = (struct watch *)(uintptr_t)dev->ops;
+    uint32_t call = w->call++;
+    int32_t st = w->real(dev, stream, op);
+    if (st || w->role == WRITES) {
+        write_down(w->trace, call, op);
+        return st;
+    }
+    assert_true(call < w->trace->calls && w->trace->n[call] == op->n && w->trace->k[call] == op->top_k);
+    for (uint32_t c = 0; c < op->n; c++) {
+        const int32_t *want = w->trace->ids[call] + (uint64_t)c * op->top_k;
+        bool same = true;
+        for (uint32_t r = 0; r < op->top_k; r++)
+            same &= chosen(op->ids + (uint64_t)c * op->top_k, op->top_k, want[r]);
+        if (!same) {
+            w->others++;
+            w->widest = fmax(w->widest, w->trace->gap[call][c]);
+            if (w->role == IMPOSES)
+                impose(op, c, want);
+        }
+    }
     return IFX_OK;
 }
 
-/* One device of the comparison. */
+/* One run of the comparison. */
 struct side {
     struct rig r;
     struct ifx_sequence *s;
-    struct routes routes;
+    struct watch watch;
+    const struct ifx_device_ops *real;
     float *logits;
 };
 
-static void side_open(struct side *d, const char *device)
+static void side_open(struct side *d, const char *device, int role, struct trace *trace)
 {
     struct options o = {.device = device};
     rig_open(&d->r, checkpoint(), &o);
     OK(ifx_sequence_create(d->r.model, &d->s));
     d->logits = base_calloc(d->r.info.desc->vocab, sizeof *d->logits);
+    d->real = d->r.model->dev->ops;
+    d->watch = (struct watch){.ops = *d->real, .real = d->real->router, .role = role, .trace = trace};
+    d->watch.ops.router = watched;
+    d->r.model->dev->ops = &d->watch.ops;
 }
 
-static void side_feed(struct side *d, const int32_t *tokens, uint32_t n)
+static int32_t side_feed(struct side *d, const int32_t *tokens, uint32_t n)
 {
-    struct ifx_observer o = {.ctx = &d->routes, .router = on_router};
-    ifx_sequence_observe(d->s, &o);
+    d->watch.call = 0;
     OK(ifx_sequence_feed(d->s, tokens, n, 1, d->logits));
+    return argmax(d->logits, d->r.info.desc->vocab);
 }
 
 static void side_close(struct side *d)
 {
+    d->r.model->dev->ops = d->real;
     ifx_sequence_destroy(d->s);
     base_free(d->logits);
     rig_close(&d->r);
 }
 
 struct tally {
-    uint32_t steps, unsafe, ref_other, cpu_other, cpu_routed, cpu_unexplained;
-    double error; /* sum of squares of the relative L2 of cpu's logits to ref's where no choice of experts differed */
-    uint32_t compared;
+    uint32_t steps, unsafe, ref_other, free_other, free_safe, imposed_other, imposed_safe;
+    double error; /* sum of squares of the relative L2 of the logits of cpu, with ref's experts, to ref's */
 };
 
-/* The golden token is fed whatever was chosen. */
-static void run_golden(struct side *ref, struct side *cpu, const json_t *g, struct tally *t)
+/* The golden token is fed whatever was chosen.  sides: ref; cpu; cpu with the experts that ref chose. */
+static void run_golden(struct side *sides, const json_t *g, struct tally *t)
 {
     const json_t *prompt = json_object_get(g, "prompt_ids"), *ids = json_object_get(g, "ids"), *margins = json_object_get(g, "margins");
-    uint32_t n = (uint32_t)json_array_size(prompt), vocab = ref->r.info.desc->vocab;
-    int32_t *tokens = base_calloc(n, sizeof *tokens);
-    bool routed = false; /* some choice of experts has differed: state and keys differ from then on */
+    uint32_t n = (uint32_t)json_array_size(prompt), vocab = sides[0].r.info.desc->vocab, others = sides[1].watch.others;
+    int32_t *tokens = base_calloc(n, sizeof *tokens), got[3];
+    const char *name = json_string_value(json_object_get(g, "prompt"));
     for (uint32_t i = 0; i < n; i++)
         tokens[i] = (int32_t)json_integer_value(json_array_get(prompt, i));
-    OK(ifx_sequence_reset(ref->s));
-    OK(ifx_sequence_reset(cpu->s));
-    side_feed(ref, tokens, n);
-    side_feed(cpu, tokens, n);
+    for (int d = 0; d < 3; d++) {
+        OK(ifx_sequence_reset(sides[d].s));
+        got[d] = side_feed(&sides[d], tokens, n);
+    }
     for (uint32_t i = 0; i < json_array_size(ids); i++) {
         int32_t want = (int32_t)json_integer_value(json_array_get(ids, i));
-        int32_t on_ref = argmax(ref->logits, vocab), on_cpu = argmax(cpu->logits, vocab);
-        bool safe = json_number_value(json_array_get(margins, i)) >= SAFE_MARGIN;
-        routed |= memcmp(&ref->routes, &cpu->routes, sizeof ref->routes) != 0;
+        double margin = json_number_value(json_array_get(margins, i)), l2 = relative_l2(sides[2].logits, sides[0].logits, vocab);
+        bool safe = margin >= SAFE_MARGIN;
         t->steps++;
         t->unsafe += !safe;
-        t->ref_other += on_ref != want;
-        t->cpu_other += on_cpu != want;
-        t->cpu_routed += safe && on_cpu != want && routed;
-        t->cpu_unexplained += safe && on_cpu != want && !routed;
-        if (!routed) {
-            double l2 = relative_l2(cpu->logits, ref->logits, vocab);
-            t->error += l2 * l2;
-            t->compared++;
-        }
-        if (safe && on_ref != want)
-            FAIL("ref: \"%s\" step %u: token %d, expected %d", json_string_value(json_object_get(g, "prompt")), i, on_ref, want);
-        side_feed(ref, &want, 1);
-        side_feed(cpu, &want, 1);
+        t->ref_other += got[0] != want;
+        t->free_other += got[1] != want;
+        t->free_safe += safe && got[1] != want;
+        t->imposed_other += got[2] != want;
+        t->imposed_safe += safe && got[2] != want;
+        t->error += l2 * l2;
+        if (got[0] != want)
+            FAIL("ref: \"%s\" step %u: token %d, expected %d (margin %g)", name, i, got[0], want, margin);
+        if (safe && got[2] != want)
+            FAIL("cpu with the experts of ref: \"%s\" step %u: token %d, expected %d, at a margin of %g", name, i, got[2], want, margin);
+        if (safe && got[1] != want && sides[1].watch.others == others)
+            FAIL("cpu: \"%s\" step %u: token %d, expected %d, at a margin of %g and with no other choice of experts before it", name, i,
+                 got[1], want, margin);
+        for (int d = 0; d < 3; d++)
+            got[d] = side_feed(&sides[d], &want, 1);
     }
     base_free(tokens);
 }
 
-/* `ref` must give the golden tokens.  `cpu` rounds the inputs of its products to bf16: where two experts lie close together the router may
- * choose the other one, and this model's experts differ much; only then may it choose another token, and seldom. */
+/* `ref` must give the golden tokens, all of them.  `cpu` rounds the inputs of its products to bf16.  Where it gives another token, either the
+ * two best lie within SAFE_MARGIN, or its router had chosen another expert before: and then it must have been a near tie of the router,
+ * and with the experts of `ref` the token must be the golden one. */
 static void test_greedy(void **state)
 {
-    struct side ref = {0}, cpu = {0};
+    static struct side sides[3];
+    static struct trace trace;
     struct tally t = {0};
     json_t *root = json_load_file(golden(0, "demo-goldens.json"), 0, NULL);
     const json_t *goldens = json_object_get(root, "goldens");
     (void)state;
     assert_non_null(goldens);
-    side_open(&ref, "ref");
-    side_open(&cpu, "cpu");
+    side_open(&sides[0], "ref", WRITES, &trace);
+    side_open(&sides[1], "cpu", COMPARES, &trace);
+    side_open(&sides[2], "cpu", IMPOSES, &trace);
     for (size_t i = 0; i < json_array_size(goldens); i++)
-        run_golden(&ref, &cpu, json_array_get(goldens, i), &t);
-    print_message("%u steps, %u of them with a margin below %g; another token: ref %u, cpu %u (%u with a safe margin after another choice of "
-                  "experts); relative L2 of the logits of cpu before any such choice: %g\n",
-                  t.steps, t.unsafe, SAFE_MARGIN, t.ref_other, t.cpu_other, t.cpu_routed, sqrt(t.error / (t.compared ? t.compared : 1)));
-    assert_true(t.steps >= 12 * 64 && t.compared > 20);
-    if (t.cpu_unexplained)
-        FAIL("cpu: another token at %u steps with a margin of %g or more, though it chose the same experts", t.cpu_unexplained, SAFE_MARGIN);
-    if (t.cpu_routed > t.steps / 50)
-        FAIL("cpu: another token at %u of %u steps", t.cpu_routed, t.steps);
-    if (!(sqrt(t.error / t.compared) <= 1e-2))
-        FAIL("cpu: relative L2 of the logits %g, expected at most 1e-2", sqrt(t.error / t.compared));
-    side_close(&ref);
-    side_close(&cpu);
+        run_golden(sides, json_array_get(goldens, i), &t);
+    const struct watch *w = &sides[2].watch;
+    print_message("%u steps, %u of them with a margin below %g; another token: ref %u; cpu %u (%u at a safe margin); cpu with the experts of ref "
+                  "%u (%u); it would have chosen other experts %u times, at a gap of at most %g; relative L2 of its logits %g\n",
+                  t.steps, t.unsafe, SAFE_MARGIN, t.ref_other, t.free_other, t.free_safe, t.imposed_other, t.imposed_safe, w->others,
+                  w->widest, sqrt(t.error / t.steps));
+    assert_int_equal(t.steps, 12 * 64);
+    if (!(w->widest < NEAR_TIE))
+        FAIL("cpu: another choice of experts at a gap of %g between the probabilities, expected below %g", w->widest, NEAR_TIE);
+    if (t.free_safe > t.steps / 100)
+        FAIL("cpu: another token at a safe margin at %u of %u steps", t.free_safe, t.steps);
+    if (!(sqrt(t.error / t.steps) <= 1e-2))
+        FAIL("cpu: relative L2 of the logits %g, expected at most 1e-2", sqrt(t.error / t.steps));
+    for (int d = 0; d < 3; d++)
+        side_close(&sides[d]);
     json_decref(root);
 }
 
@@ -221,7 +304,7 @@ static void test_nll(void **state)
                   ref_windows > 1 ? "s" : "", mean(cpu, ref_windows));
 }
 
-/* The NVFP4 file that ships, when it is there: its NLL is reported, and must not be far off. */
+/* The NVFP4 file that ships, when it is there: its NLL is reported, and is what it was when the file was made. */
 static void test_shipped(void **state)
 {
     char *path;
@@ -233,8 +316,8 @@ static void test_shipped(void **state)
     }
     nll_on(path, "cpu", NULL, 8, nll);
     print_message("%s: NLL %.5f on cpu (bf16 checkpoint %.5f)\n", path, mean(nll, 8), REFERENCE_NLL);
-    if (!(mean(nll, 8) <= REFERENCE_NLL * 1.05))
-        FAIL("%s: NLL %.5f, more than 5 %% above %.5f", path, mean(nll, 8), REFERENCE_NLL);
+    if (!(fabs(mean(nll, 8) / SHIPPED_NLL - 1) <= 1e-3))
+        FAIL("%s: NLL %.5f, expected %.5f within 0.1 %%", path, mean(nll, 8), SHIPPED_NLL);
     base_free(path);
 }
 
@@ -273,11 +356,12 @@ static void test_long_decode(void **state)
     double state_l2 = relative_l2(sb, sa, n);
     print_message("%u decode steps: relative L2 of the logits: median %g, worst %g; of the state at the end %g\n", steps, l2s[steps / 2],
                   l2s[steps - 1], state_l2);
-    /* Single steps move further where the router chose another expert; the state forgets them. */
-    if (!(l2s[steps / 2] <= 2e-2))
-        FAIL("%u decode steps: median of the relative L2 of the logits %g, expected at most 2e-2", steps, l2s[steps / 2]);
-    if (!(state_l2 <= 5e-2))
-        FAIL("%u decode steps: relative L2 of the state %g", steps, state_l2);
+    /* Single steps move further where the router chose another expert; the state forgets them.  What is left is the rounding of the products'
+     * inputs to bf16: test_state holds the state to 1e-3 with that taken out. */
+    if (!(l2s[steps / 2] <= 1e-2))
+        FAIL("%u decode steps: median of the relative L2 of the logits %g, expected at most 1e-2", steps, l2s[steps / 2]);
+    if (!(state_l2 <= 1e-2))
+        FAIL("%u decode steps: relative L2 of the state %g, expected at most 1e-2", steps, state_l2);
     base_free(l2s);
     base_free(la);
     base_free(lb);
