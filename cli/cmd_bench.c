@@ -6,17 +6,15 @@
  * warm-up and is thrown away.
  */
 #include "config.h"
-#include "cli_internal.h"
+#include "bench.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#define MAX_LENGTHS 32
-#define MAX_ARMS    8
-#define MAX_REPEATS 1000
 #define DECODE_PROMPT 16 /* tokens before a decode measurement */
-#define SPREAD_WARNING 0.10
+#define WIDEST_CALL   2048 /* a prompt goes in one call up to here, unless --prefill-chunk says otherwise */
 
 static const struct cli_option options[] = {
     {"-m, --model", "MODEL", "the model, when it should not be the first argument", false},
@@ -26,33 +24,14 @@ static const struct cli_option options[] = {
     {"-f, --file", "FILE", "take prompts from this text (default: token ids from a fixed random sequence)", false},
     {"--arm", "OPTIONS", "options of one arm, as on a command line; given several times, arms take turns", true},
     {"--csv", NULL, "report as CSV on standard output", false},
+    {"--plot", "FILE.svg", "draw tok/s over prompt length, one line an arm, the policy's limits marked", false},
+    {"--synthetic", "GEOMETRY[,K=V...]", "a random model in memory: 122b-a10b,layers=8,experts=nvfp4,zipf=0.7 (shrink: small matrices, for sim's virtual clock)", false},
+    {"--make", "GEOMETRY[,K=V...]", "write such a model to a file and stop: 35b-a3b, 122b-a10b", false},
+    {"--layers", "N", "with --make: how many (default: the geometry's)", false},
+    {"--zipf", "S", "with --make: expert of rank r is chosen in proportion to r^-S (default 0: all alike)", false},
+    {"--out", "FILE", "with --make: the file", false},
+    {"--force", NULL, "with --make: overwrite it", false},
     {NULL, NULL, NULL, false},
-};
-
-struct test {
-    bool decode;
-    uint32_t n;
-};
-struct arm {
-    struct cli cli;
-    const char *text;
-    struct ifx_model *model;
-    struct ifx_sequence *sequence;
-    float *logits;
-    double *rates[2 * MAX_LENGTHS]; /* [test][repeat]: tok/s */
-    double experts[2 * MAX_LENGTHS]; /* experts touched a layer and step, mean; 0 when dense */
-    uint64_t computed[2 * MAX_LENGTHS];
-};
-struct bench {
-    struct cli *cli;
-    struct test tests[2 * MAX_LENGTHS];
-    uint32_t n_tests, n_arms, repeats, longest;
-    struct arm arms[MAX_ARMS];
-    int32_t *ids;
-    uint64_t n_ids;
-};
-struct summary {
-    double median, mean, min, max, spread; /* spread: (max - min) / median */
 };
 
 /* ---- experts touched ---- */
@@ -79,24 +58,55 @@ static int32_t on_router(void *ctx, uint32_t layer, uint64_t pos0, uint32_t n, u
 
 /* ---- one measurement ---- */
 
-static int32_t measure(struct bench *b, struct arm *a, uint32_t test, double *rate, bool watch)
+static void count_traffic(struct ifx_model *m, const struct ifx_offload_stats *before, double seconds, struct bench_traffic *t)
 {
-    const struct test *t = &b->tests[test];
+    struct ifx_offload_stats now, *sum = &t->moved;
+    ifx_offload_stats(m, &now);
+    sum->calls += now.calls - before->calls;
+    sum->streamed_calls += now.streamed_calls - before->streamed_calls;
+    sum->assisted_calls += now.assisted_calls - before->assisted_calls;
+    sum->hits += now.hits - before->hits;
+    sum->misses += now.misses - before->misses;
+    sum->link_experts += now.link_experts - before->link_experts;
+    sum->cpu_experts += now.cpu_experts - before->cpu_experts;
+    sum->link_bytes += now.link_bytes - before->link_bytes;
+    sum->promoted_bytes += now.promoted_bytes - before->promoted_bytes;
+    sum->promotions += now.promotions - before->promotions;
+    sum->evictions += now.evictions - before->evictions;
+    sum->moe_seconds += now.moe_seconds - before->moe_seconds;
+    sum->link_busy_seconds += now.link_busy_seconds - before->link_busy_seconds;
+    sum->cpu_busy_seconds += now.cpu_busy_seconds - before->cpu_busy_seconds;
+    sum->frames = now.frames;
+    sum->frames_used = now.frames_used;
+    sum->frame_bytes = now.frame_bytes;
+    t->seconds += seconds;
+}
+
+static int32_t measure(struct bench *b, struct bench_arm *a, uint32_t test, double *rate, bool watch)
+{
+    const struct bench_test *t = &b->tests[test];
     struct touched touched = {0};
     struct ifx_observer observer = {&touched, NULL, on_router};
+    struct ifx_offload_stats stats;
     uint64_t prompt = t->decode ? DECODE_PROMPT : t->n, before;
     int32_t st = ifx_sequence_reset(a->sequence);
     ifx_sequence_observe(a->sequence, watch && !t->decode ? &observer : NULL);
-    double t0 = base_now();
+    double t0 = ifx_model_now(a->model);
+    ifx_offload_stats(a->model, &stats);
     if (st == IFX_OK)
         st = ifx_sequence_feed(a->sequence, b->ids, prompt, 1, a->logits);
-    if (t->decode)
-        t0 = base_now();
+    if (t->decode) {
+        ifx_offload_stats(a->model, &stats);
+        t0 = ifx_model_now(a->model);
+    }
     ifx_sequence_observe(a->sequence, watch ? &observer : NULL);
     before = ifx_sequence_length(a->sequence);
     for (uint32_t i = 0; t->decode && i < t->n && st == IFX_OK; i++)
         st = ifx_sequence_feed(a->sequence, b->ids + prompt + i, 1, 1, a->logits);
-    *rate = cli_rate(t->n, base_now() - t0);
+    double seconds = ifx_model_now(a->model) - t0;
+    *rate = cli_rate(t->n, seconds);
+    if (!watch)
+        count_traffic(a->model, &stats, seconds, &a->traffic[test]);
     a->computed[test] = ifx_sequence_length(a->sequence) - (t->decode ? before : 0);
     if (watch)
         a->experts[test] = touched.calls > 0 ? touched.sum / (double)touched.calls : 0;
@@ -124,117 +134,6 @@ static int32_t measure_all(struct bench *b)
     return IFX_OK;
 }
 
-/* ---- report ---- */
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static struct summary summarise(const double *rates, uint32_t n)
-{
-    double sorted[MAX_REPEATS];
-    struct summary s = {0};
-    memcpy(sorted, rates, n * sizeof *sorted);
-    qsort(sorted, n, sizeof *sorted, by_value);
-    for (uint32_t i = 0; i < n; i++)
-        s.mean += sorted[i] / n;
-    s.min = sorted[0];
-    s.max = sorted[n - 1];
-    s.median = n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
-    s.spread = s.median > 0 ? (s.max - s.min) / s.median : 0;
-    return s;
-}
-
-/* Against the first arm, repetition by repetition: the drift of the machine cancels. */
-static double ratio(const struct bench *b, uint32_t arm, uint32_t test, uint32_t *wins)
-{
-    double ratios[MAX_REPEATS];
-    *wins = 0;
-    for (uint32_t r = 0; r < b->repeats; r++) {
-        ratios[r] = b->arms[arm].rates[test][r] / b->arms[0].rates[test][r];
-        *wins += ratios[r] > 1;
-    }
-    return summarise(ratios, b->repeats).median;
-}
-
-static json_t *row_json(struct bench *b, uint32_t arm, uint32_t test)
-{
-    struct arm *a = &b->arms[arm];
-    struct summary s = summarise(a->rates[test], b->repeats);
-    json_t *values = json_array();
-    uint32_t wins;
-    double r = ratio(b, arm, test, &wins);
-    for (uint32_t i = 0; values != NULL && i < b->repeats; i++)
-        json_array_append_new(values, json_real(a->rates[test][i]));
-    return json_pack("{s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:b, s:f, s:f, s:I, s:I, s:o}", "arm", a->text, "test",
-                     b->tests[test].decode ? "decode" : "prompt", "tokens", (json_int_t)b->tests[test].n, "computed",
-                     (json_int_t)a->computed[test], "median", s.median, "mean", s.mean, "min", s.min, "max", s.max, "spread",
-                     s.spread, "steady", s.spread <= SPREAD_WARNING, "experts_touched", a->experts[test], "ratio", r, "wins",
-                     (json_int_t)wins, "repeats", (json_int_t)b->repeats, "tokens_per_second", values);
-}
-
-static int print_json(struct bench *b)
-{
-    json_t *rows = json_array(), *setups = json_array();
-    for (uint32_t i = 0; i < b->n_arms; i++)
-        json_array_append_new(setups, cli_setup_json(&b->arms[i].cli, b->arms[i].model));
-    for (uint32_t t = 0; t < b->n_tests; t++)
-        for (uint32_t i = 0; i < b->n_arms; i++)
-            json_array_append_new(rows, row_json(b, i, t));
-    return cli_print_json(b->cli, json_pack("{s:o, s:o}", "results", rows, "setups", setups));
-}
-
-static void print_csv(struct bench *b)
-{
-    char n[6][32];
-    printf("arm,test,tokens,computed,median,mean,min,max,spread,experts_touched,wins,repeats\n");
-    for (uint32_t t = 0; t < b->n_tests; t++) {
-        for (uint32_t i = 0; i < b->n_arms; i++) {
-            struct arm *a = &b->arms[i];
-            struct summary s = summarise(a->rates[t], b->repeats);
-            const double values[6] = {s.median, s.mean, s.min, s.max, s.spread, a->experts[t]};
-            uint32_t wins;
-            ratio(b, i, t, &wins);
-            for (uint32_t k = 0; k < 6; k++)
-                base_format_f64(n[k], values[k]);
-            printf("\"%s\",%s,%u,%llu,%s,%s,%s,%s,%s,%s,%u,%u\n", a->text, b->tests[t].decode ? "decode" : "prompt",
-                   b->tests[t].n, (unsigned long long)a->computed[t], n[0], n[1], n[2], n[3], n[4], n[5], wins, b->repeats);
-        }
-    }
-}
-
-static void print_table(struct bench *b)
-{
-    bool noisy = false;
-    printf("%-8s %6s %8s %10s %10s %10s %10s %7s %8s%s\n", "TEST", "TOKENS", "COMPUTED", "MEDIAN", "MEAN", "MIN", "MAX", "SPREAD",
-           "EXPERTS", b->n_arms > 1 ? "  RATIO   WINS  ARM" : "");
-    for (uint32_t t = 0; t < b->n_tests; t++) {
-        for (uint32_t i = 0; i < b->n_arms; i++) {
-            struct arm *a = &b->arms[i];
-            struct summary s = summarise(a->rates[t], b->repeats);
-            uint32_t wins;
-            double r = ratio(b, i, t, &wins);
-            noisy = noisy || s.spread > SPREAD_WARNING;
-            printf("%-8s %6u %8llu %10.2f %10.2f %10.2f %10.2f %5.1f %%", b->tests[t].decode ? "decode" : "prompt", b->tests[t].n,
-                   (unsigned long long)a->computed[t], s.median, s.mean, s.min, s.max, 100 * s.spread);
-            if (a->experts[t] > 0)
-                printf(" %8.1f", a->experts[t]);
-            else
-                printf(" %8s", "-");
-            if (b->n_arms > 1)
-                printf("  %5.3f  %2u:%-2u  %s", r, wins, b->repeats - wins, a->text);
-            printf("\n");
-        }
-    }
-    printf("tok/s over %u repetitions; SPREAD is (max - min) / median; EXPERTS: touched a layer and step, mean\n", b->repeats);
-    if (b->n_arms > 1)
-        printf("RATIO and WINS: repetition by repetition against the first arm\n");
-    if (noisy)
-        base_log(IFX_LOG_WARN, "spread over 10 %%: something else was running, or more repetitions are needed (-r)");
-}
-
 /* ---- set-up ---- */
 
 static int read_lengths(struct bench *b, const char *name, const char *fallback, bool decode)
@@ -244,28 +143,58 @@ static int read_lengths(struct bench *b, const char *name, const char *fallback,
     uint64_t n = 0;
     if (cli_parse_ids(text, name, 1u << 20, &list, &n))
         return cli_usage(b->cli, "%s", base_error_text());
-    if (n > MAX_LENGTHS) {
+    if (n > BENCH_LENGTHS) {
         base_free(list);
-        return cli_usage(b->cli, "%s: more than %d lengths", name, MAX_LENGTHS);
+        return cli_usage(b->cli, "%s: more than %d lengths", name, BENCH_LENGTHS);
     }
     for (uint64_t i = 0; i < n; i++) {
         uint32_t tokens = (uint32_t)list[i], total = tokens + (decode ? DECODE_PROMPT : 0);
         if (tokens == 0)
             continue;
-        b->tests[b->n_tests++] = (struct test){decode, tokens};
+        b->tests[b->n_tests++] = (struct bench_test){decode, tokens};
         b->longest = total > b->longest ? total : b->longest;
+        if (!decode)
+            b->longest_prompt = tokens > b->longest_prompt ? tokens : b->longest_prompt;
     }
     base_free(list);
     return 0;
 }
 
-static int open_arm(struct bench *b, struct arm *a, const char *path, const char *text)
+static int give(struct cli *cli, const char *name, const char *text)
+{
+    return cli_add_value(cli, cli_find_option(cli->command, name), text, CLI_FROM_COMMAND_LINE, 0);
+}
+
+/* Options that follow from what is measured. */
+static int prepare_arm(struct bench *b, struct bench_arm *a)
+{
+    char text[24], *device = NULL;
+    int failed = 0;
+    if (cli_text(&a->cli, "--prefill-chunk", NULL) == NULL && b->longest_prompt > 512 && b->longest_prompt <= WIDEST_CALL) {
+        snprintf(text, sizeof text, "%u", b->longest_prompt);
+        failed = give(&a->cli, "--prefill-chunk", text);
+    }
+    if (failed || b->synthetic.g.name == NULL || !b->synthetic.shrink)
+        return failed;
+    struct ifx_context *context;
+    failed = cli_context(&a->cli, &context);
+    if (!failed && synthetic_device(context, &b->synthetic, cli_text(&a->cli, "--device", "auto"), &device))
+        failed = cli_usage(b->cli, "%s", base_error_text());
+    if (!failed)
+        failed = give(&a->cli, "--device", device);
+    base_free(device);
+    return failed;
+}
+
+static int open_arm(struct bench *b, struct bench_arm *a, const char *path, const char *text)
 {
     struct ifx_model_info info;
     a->text = text != NULL ? text : "";
     int failed = cli_clone(b->cli, &a->cli);
     if (!failed && text != NULL)
         failed = cli_parse_text(&a->cli, text);
+    if (!failed)
+        failed = prepare_arm(b, a);
     if (!failed)
         failed = cli_model(&a->cli, path, &a->model);
     if (failed)
@@ -311,6 +240,24 @@ static int make_ids(struct bench *b)
     return 0;
 }
 
+/* --synthetic: a model in memory that every arm opens. */
+static int make_synthetic(struct bench *b, const char **path)
+{
+    const char *text = cli_text(b->cli, "--synthetic", NULL);
+    struct ifx_context *context;
+    if (text == NULL)
+        return 0;
+    if (*path != NULL)
+        return cli_usage(b->cli, "--synthetic and a model: give one of them");
+    if (synthetic_parse("--synthetic", text, &b->synthetic))
+        return cli_usage(b->cli, "%s", base_error_text());
+    int failed = cli_context(b->cli, &context);
+    if (!failed && synthetic_make(b->cli, context, &b->synthetic, NULL, false, &b->made, &b->made_fd))
+        failed = cli_fail(b->cli);
+    *path = b->made;
+    return failed;
+}
+
 static int set_up(struct bench *b)
 {
     struct cli *cli = b->cli;
@@ -320,7 +267,7 @@ static int set_up(struct bench *b)
     if (cli_argc(cli) > (path == NULL))
         return cli_usage(cli, "too many arguments: %s", cli_arg(cli, cli_argc(cli) - 1));
     path = path != NULL ? path : cli_arg(cli, 0);
-    int failed = cli_int(cli, "-r", 1, MAX_REPEATS, 3, &repeats);
+    int failed = cli_int(cli, "-r", 1, BENCH_REPEATS, 3, &repeats);
     b->repeats = (uint32_t)repeats;
     failed = failed ? failed : read_lengths(b, "-p", "512", false);
     failed = failed ? failed : read_lengths(b, "-n", "64", true);
@@ -328,9 +275,10 @@ static int set_up(struct bench *b)
         failed = cli_usage(cli, "-p 0 and -n 0: nothing to measure");
     if (!failed && cli_json(cli) && cli_flag(cli, "--csv"))
         failed = cli_usage(cli, "--json and --csv: give one of them");
+    failed = failed ? failed : make_synthetic(b, &path);
     for (uint32_t i = 0; !failed && (i == 0 || arms[i - 1] != NULL) && (arms[i] != NULL || i == 0); i++) {
-        if (i == MAX_ARMS)
-            return cli_usage(cli, "--arm: more than %d arms", MAX_ARMS);
+        if (i == BENCH_ARMS)
+            return cli_usage(cli, "--arm: more than %d arms", BENCH_ARMS);
         b->n_arms = i + 1;
         failed = open_arm(b, &b->arms[i], path, arms[i]);
     }
@@ -340,31 +288,40 @@ static int set_up(struct bench *b)
 static void tear_down(struct bench *b)
 {
     for (uint32_t i = 0; i < b->n_arms; i++) {
-        struct arm *a = &b->arms[i];
+        struct bench_arm *a = &b->arms[i];
         ifx_sequence_destroy(a->sequence);
         for (uint32_t t = 0; t < b->n_tests; t++)
             base_free(a->rates[t]);
         base_free(a->logits);
         cli_free(&a->cli);
     }
+    if (b->made != NULL)
+        close(b->made_fd);
+    base_free(b->made);
     base_free(b->ids);
 }
 
 static int run(struct cli *cli)
 {
     struct bench *b = base_calloc(1, sizeof *b);
+    const char *plot = cli_text(cli, "--plot", NULL);
     if (b == NULL)
         return cli_fail(cli);
     b->cli = cli;
-    int status = set_up(b);
-    if (!status && measure_all(b))
+    int status = cli_text(cli, "--make", NULL) != NULL ? bench_make(cli) : set_up(b);
+    if (status || cli_text(cli, "--make", NULL) != NULL)
+        goto out;
+    if (measure_all(b))
         status = cli_fail(cli);
-    if (!status && cli_json(cli))
-        status = print_json(b);
-    else if (!status && cli_flag(cli, "--csv"))
-        print_csv(b);
-    else if (!status)
-        print_table(b);
+    else if (plot != NULL && bench_plot(b, plot))
+        status = cli_fail(cli);
+    else if (cli_json(cli))
+        status = bench_print_json(b);
+    else if (cli_flag(cli, "--csv"))
+        bench_print_csv(b);
+    else
+        bench_print_table(b);
+out:
     tear_down(b);
     base_free(b);
     return status;
@@ -377,6 +334,8 @@ const struct cli_command cmd_bench = {
     options,
     "  infernix bench -p 64,512 -n 64 -r 5\n"
     "  infernix bench model.infernix -p 512 -n 0 --arm '--threads 1' --arm '--threads 2'\n"
-    "  infernix bench --json > bench.json\n",
+    "  infernix bench --json > bench.json\n"
+    "  infernix bench --synthetic 35b-a3b,layers=4 -p 128,256 -n 32\n"
+    "  infernix bench --make 122b-a10b --layers 8 --experts nvfp4 --out big.infernix\n",
     run,
 };
