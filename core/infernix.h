@@ -118,6 +118,7 @@ int32_t ifx_sequence_feed(struct ifx_sequence *s, const int32_t *tokens, uint64_
  * at a time, and a longer one goes by itself, so each gets what it would get alone.
  * An item that cannot be fed or that breaks has its status and its text and does not stop the others; nothing of a refused one (IFX_EINVAL,
  * IFX_ELIMIT) is fed.  The function's own status is for what ends everything: IFX_EDEVICE and below, IFX_EINVAL for items of two models; then look at no item. */
+struct ifx_sampler;
 struct ifx_batch_item {
     struct ifx_sequence *sequence;
     const int32_t *tokens;
@@ -127,6 +128,11 @@ struct ifx_batch_item {
     int32_t status;
     uint32_t reserved;
     const char *error; /* the text of status, or NULL; valid until the sequence's next call */
+    /* NULL, or: picks a token from the last token's logits, as ifx_sampler_pick does; on a device that can, so that only the token comes back.
+     * Logits may be wanted too.  The token does not count for penalties until it is accepted. */
+    struct ifx_sampler *sampler;
+    int32_t token;
+    uint32_t reserved2;
 };
 int32_t ifx_batch_feed(struct ifx_batch_item *items, uint32_t count);
 /* How many of the next `left` tokens of a prompt a step should take: at most prefill_chunk; steps end where the next prompt that begins in the
@@ -149,7 +155,7 @@ struct ifx_prefix_stats {
 };
 void ifx_prefix_stats(struct ifx_model *m, struct ifx_prefix_stats *out);
 
-/* Float access to the recurrent state of a sequence (tests). */
+/* The recurrent state of a sequence as it is now (tests); NULL when it cannot be read from the device.  Valid until the next call. */
 const float *ifx_sequence_state(const struct ifx_sequence *s, uint64_t *count);
 
 /* ---- sampling ---- */

@@ -146,10 +146,8 @@ static int32_t attend(const struct attention_call *c)
     return base_pool_run(c->m->ctx->pool, (uint64_t)kv_heads * r.n_tiles * r.n_ranges, attend_task, &r);
 }
 
-int32_t engine_attention(const struct ifx_services *sv, const struct ifx_attention *a)
+int32_t attention_host(struct ifx_model *m, const struct ifx_attention *a)
 {
-    const struct engine_step *step = sv->ctx;
-    const struct ifx_model *m = step->model;
     const struct ifx_segment *segment = a->segment;
     struct ifx_sequence *s = segment->sequence;
     void **pages = s->pages + (uint64_t)a->kv_layer * s->max_blocks;
@@ -161,4 +159,10 @@ int32_t engine_attention(const struct ifx_services *sv, const struct ifx_attenti
     struct attention_call c = {.m = m, .a = a, .pages = pages, .pos0 = segment->pos0, .n = segment->n,
                                .group = m->desc->n_q_heads / m->desc->n_kv_heads};
     return m->oracle ? attention_ref(&c) : attend(&c);
+}
+
+int32_t engine_attention(const struct ifx_services *sv, const struct ifx_attention *a)
+{
+    const struct engine_step *step = sv->ctx;
+    return step->model->attend_where == ATTEND_ON_HOST ? attention_host(step->model, a) : attention_device(step, a);
 }

@@ -23,6 +23,8 @@ static int32_t check_item(const struct ifx_model *m, const struct ifx_batch_item
         return base_error(IFX_EINVAL, "the sequence cannot go on (%s); reset it first", s->broken);
     if (!it->n || it->n_logits > it->n || (it->n_logits && !it->logits))
         return base_error(IFX_EINVAL, "%u tokens and %u logit rows in one step", it->n, it->n_logits);
+    if (!m->host_memory && it->n_logits > m->step.max_logits)
+        return base_error(IFX_EINVAL, "%u logit rows in one step; at most %u on this device", it->n_logits, m->step.max_logits);
     if (it->n > m->prefill_chunk)
         return base_error(IFX_EINVAL, "%u tokens in one step; at most %u (--prefill-chunk)", it->n, m->prefill_chunk);
     if (s->length + it->n > m->n_ctx)
@@ -133,11 +135,14 @@ int32_t ifx_sequence_feed(struct ifx_sequence *s, const int32_t *tokens, uint64_
                           (unsigned long long)(s->length + n), s->length ? " with what came before" : "", m->n_ctx);
     for (uint64_t i = 0; i < n;) {
         uint64_t take = ifx_sequence_take(s, n - i), first_wanted = n - n_logits, end = i + take;
+        uint64_t wanted_from = i > first_wanted ? i : first_wanted;
+        if (!m->host_memory && end > wanted_from + m->step.max_logits)
+            end = wanted_from + m->step.max_logits;
+        take = end - i;
         struct ifx_batch_item it = {.sequence = s, .tokens = tokens + i, .n = (uint32_t)take};
         if (end > first_wanted) {
-            uint64_t from = i > first_wanted ? i : first_wanted;
-            it.n_logits = (uint32_t)(end - from);
-            it.logits = logits + (from - first_wanted) * m->desc->vocab;
+            it.n_logits = (uint32_t)(end - wanted_from);
+            it.logits = logits + (wanted_from - first_wanted) * m->desc->vocab;
         }
         if (base_cancelled())
             return base_error(IFX_ECANCELLED, "cancelled");

@@ -13,6 +13,8 @@
 #define ENGINE_DEFAULT_CTX   4096u
 #define ENGINE_DEFAULT_CHUNK 512u
 #define ENGINE_PASS_ITEMS    IFX_NARROW_COLUMNS /* sequences of one pass */
+#define ENGINE_GRAPHS        32u /* captured steps kept */
+#define ENGINE_LOGIT_BYTES   (64u << 20) /* of a wide pass, on a device with its own memory */
 #define ENGINE_WAITING       8u  /* snapshots of a sequence that wait for proof */
 #define ENGINE_ATTEND_ROWS   64u /* query rows (queries x group) of one attention tile */
 #define ENGINE_ATTEND_PARTS  64u /* at most so many parts over token ranges */
@@ -54,24 +56,49 @@ struct prefix_cache {
     struct ifx_prefix_stats stats; /* bytes: kept ones and those that wait for proof */
 };
 
-/* Buffers of one step, sized for the widest. */
+/* Buffers of one pass, sized for the widest.  "device" is device memory; on a device that shares the host's memory there is no copy beside it. */
 struct step_buffers {
     uint32_t max_columns, max_logits;
-    void *ws;
+    void *ws; /* device */
     uint64_t ws_bytes;
-    int32_t *tokens, *positions;
+    uint32_t *inputs;      /* device: tokens, positions, random numbers of a pass, one behind the other */
+    uint32_t *host_inputs; /* the same, as the host fills them */
     struct ifx_segment *segments;
     uint32_t *logit_columns;
-    float *logits; /* [max_logits, vocab]: passes of several sequences */
-    /* MoE */
+    float *logits;      /* device [max_logits, vocab] */
+    float *host_logits; /* [ENGINE_PASS_ITEMS, vocab]: rows that the host picks from; NULL where logits are the host's */
+    void *sample_ws;    /* device */
+    int32_t *picks, *host_picks; /* device, host [ENGINE_PASS_ITEMS] */
+    /* MoE: device */
     void *router_ws, *moe_ws;
     float *router_logits, *router_weights;
     int32_t *router_ids;
     uint16_t *x_bf16;
-    /* attention: parts of ENGINE_ATTEND_PARTS or of each worker */
+    /* attention of the host: parts of ENGINE_ATTEND_PARTS or of each worker */
     float *part_acc, *part_m, *part_l;
     uint64_t part_rows;
+    /* attention of the device */
+    void *kv_ws;
+    struct attend_job *jobs; /* [ENGINE_PASS_ITEMS][n_kv_layers] host calls; they stay where they are, for graphs */
 };
+
+/* What a sequence takes of the device: all of it is there before the first one. */
+struct engine_slot {
+    void *state;
+    void **pages; /* device [n_kv_layers][max_blocks]; NULL where the host's table serves */
+    bool taken;
+    float *state_copy; /* host: what ifx_sequence_state gave out, or NULL */
+};
+
+/* A captured decode step.  It serves the same sequences in the same order, until one passes its bound. */
+struct engine_graph {
+    uint32_t count;
+    uint32_t slots[ENGINE_PASS_ITEMS], bounds[ENGINE_PASS_ITEMS];
+    void *graph; /* NULL: seen once */
+    uint64_t used;
+};
+
+enum attend_where { ATTEND_ON_HOST, ATTEND_BY_HOST_CALL, ATTEND_ON_DEVICE };
 
 struct ifx_model {
     struct ifx_context *ctx;
@@ -83,8 +110,13 @@ struct ifx_model {
     struct ifx_device *dev;
     bool oracle;
     bool host_memory; /* the device's memory is the host's */
+    uint32_t device_flags;
     char *device_name;
     void *stream;
+    struct engine_slot *slots; /* [max_sequences] */
+    struct engine_graph graphs[ENGINE_GRAPHS];
+    bool no_graph;
+    uint64_t graph_clock;
     /* weights */
     struct ifx_weight *weights;
     uint8_t *dense_memory; /* the parameters that are not used in place, at dense_at */
@@ -98,7 +130,8 @@ struct ifx_model {
     uint64_t expert_bytes;
     /* KV */
     const struct ifx_kv_ops *kv_ops;
-    void *kv;
+    void *kv, *kv_side;
+    enum attend_where attend_where;
     struct kv_pool pool;
     uint64_t kv_bytes; /* of the pool: what the sequences need */
     struct prefix_cache prefix;
@@ -108,15 +141,17 @@ struct ifx_model {
     int32_t *stop_ids;
     uint32_t n_stop_ids;
     /* limits */
-    uint32_t n_ctx, prefill_chunk, max_sequences, n_sequences;
-    pthread_mutex_t lock; /* one step at a time; pool and sequence count */
+    uint32_t n_ctx, prefill_chunk, max_sequences;
+    pthread_mutex_t lock; /* one step at a time; pool, slots and snapshots */
     struct step_buffers step;
 };
 
 struct ifx_sequence {
     struct ifx_model *model;
     uint64_t length;
-    float *state;
+    uint32_t slot;
+    float *state; /* device */
+    uint32_t n_uploaded; /* blocks that the device's page table has */
     uint32_t *blocks; /* block of each ENGINE_PAGE_TOKENS tokens */
     uint32_t n_blocks, max_blocks;
     void **pages; /* [n_kv_layers][max_blocks] */
@@ -138,8 +173,11 @@ struct engine_step {
     struct ifx_model *model;
     struct ifx_batch_item *items[ENGINE_PASS_ITEMS]; /* item i has segment i */
     uint32_t count;
-    uint32_t columns;
-    bool watch;  /* observers want every column */
+    uint32_t rows[ENGINE_PASS_ITEMS]; /* logit rows of an item */
+    uint32_t columns, n_rows;
+    const int32_t *positions; /* device [columns] */
+    bool watch;     /* observers want every column */
+    bool capturing; /* what is enqueued now will be launched again with other tokens, positions and pages */
     bool narrow; /* too short to be worth a cancellation in its middle */
     int32_t bad_layer[ENGINE_PASS_ITEMS]; /* first layer with a non-finite column of the item, INT32_MIN: none */
 };
@@ -150,8 +188,10 @@ int32_t engine_load_experts(struct ifx_model *m, const struct ifx_model_options 
 void engine_unload(struct ifx_model *m);
 
 /* kv.c */
-int32_t kv_pool_create(struct kv_pool *p, uint64_t page_bytes, uint32_t layers, uint32_t n_blocks);
-void kv_pool_destroy(struct kv_pool *p);
+int32_t kv_pool_create(struct ifx_model *m, uint64_t page_bytes, uint32_t n_blocks);
+void kv_pool_destroy(struct ifx_model *m);
+/* Brings the device's page table of a sequence up to date: enqueues. */
+int32_t kv_upload_pages(struct ifx_sequence *s);
 /* Makes room for `tokens` tokens of a sequence; the caller holds the lock. */
 int32_t kv_reserve(struct ifx_sequence *s, uint64_t tokens);
 void kv_release(struct ifx_sequence *s);
@@ -174,9 +214,9 @@ void prefix_forget(struct ifx_sequence *s);
 /* Drops the least valuable snapshot; false when there is none. */
 bool prefix_evict(struct ifx_model *m);
 
-/* attention.c, attention_ref.c: the service of model.h */
+/* attention.c, attention_ref.c, attention_device.c: the service of model.h */
 uint64_t attention_parts(const struct ifx_model *m);
-int32_t engine_attention(const struct ifx_services *sv, const struct ifx_attention *call);
+int32_t engine_attention(const struct ifx_services *sv, const struct ifx_attention *a);
 struct attention_call {
     const struct ifx_model *m;
     const struct ifx_attention *a;
@@ -184,17 +224,60 @@ struct attention_call {
     uint64_t pos0;
     uint32_t n, group;
 };
+/* Stores and attends with the format's CPU side. */
+int32_t attention_host(struct ifx_model *m, const struct ifx_attention *a);
 int32_t attention_ref(const struct attention_call *c);
+/* One attention call that waits on the stream. */
+struct attend_job {
+    struct ifx_model *m;
+    struct ifx_attention a;
+    struct ifx_segment segment;
+    struct ifx_work work;
+};
+int32_t attention_device(const struct engine_step *step, const struct ifx_attention *a);
+/* A bound on the tokens of a sequence that holds for many steps: what device_attend is told. */
+uint32_t attention_bound(const struct ifx_model *m, uint64_t tokens);
+/* The host calls of captured attention read where the sequences stand now. */
+void attention_refresh_jobs(const struct engine_step *step);
 
 /* moe.c: the service of model.h */
 int32_t engine_moe(const struct ifx_services *sv, uint32_t moe_layer, const float *x, uint64_t ldx, uint32_t n, float *y,
                    uint64_t ldy);
 
-/* step.c */
+/* Before a pass, outside of any capture. */
+int32_t engine_moe_begin(struct engine_step *step);
+/* Whether a pass of at most IFX_NARROW_COLUMNS columns can be captured: no call of the service waits or asks the host then. */
+bool engine_moe_capturable(const struct ifx_model *m);
+
+/* buffers.c: all memory of the device but weights, experts and KV pages */
 int32_t step_buffers_create(struct ifx_model *m);
 void step_buffers_destroy(struct ifx_model *m);
+
+/* graph.c */
+/* Runs the family, or launches what was captured of it. */
+int32_t engine_forward(struct engine_step *es, const struct ifx_step *step);
+void engine_graphs_destroy(struct ifx_model *m);
+
+/* sampler.c */
+/* True when the settings alone decide a pick, so that a device can do it. */
+bool sampler_plain(const struct ifx_sampler *s, struct ifx_sampling *settings);
+double sampler_draw(struct ifx_sampler *s);
+
+/* step.c */
 /* Runs one pass and gives each item its status; the caller holds the lock and has checked the items and reserved their pages. */
 int32_t engine_run_step(struct engine_step *step);
+
+/* results.c */
+/* The random number of item i's pick, when it is the device that picks. */
+float engine_pick_draw(struct engine_step *es, uint32_t i);
+/* Picks on the device, and what the host wants to see on its way back. */
+int32_t engine_results_enqueue(struct engine_step *es, const float *logits);
+/* After the stream has been waited for: checks and hands out rows and tokens. */
+void engine_results_finish(struct engine_step *es, const float *logits);
+/* The item's sequence cannot go on; the reason is in the error record. */
+void engine_break_item(struct ifx_batch_item *it, int32_t status);
+
+/* step.c */
 /* Column t of the n that a service sees is not finite after (or in) a layer. */
 void engine_bad_column(struct engine_step *step, uint32_t n, uint32_t t, int32_t layer);
 /* True when all values are finite. */

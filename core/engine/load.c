@@ -15,6 +15,7 @@ struct load {
     float *rows; /* a worker: gate, up and down of one expert as floats */
     uint64_t rows_values;
     _Atomic uint32_t repacked;
+    pthread_mutex_t uploads;
 };
 
 /* Worker 0 is the calling thread: it alone reports. */
@@ -51,23 +52,62 @@ static uint64_t align64(uint64_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
+/* To its place on the device, one parameter at a time: the copy engine is not faster for several. */
+static int32_t upload_param(struct load *l, uint32_t index, uint64_t data_bytes, uint64_t scale_bytes)
+{
+    struct ifx_model *m = l->m;
+    const struct ifx_device_ops *op = m->dev->ops;
+    struct ifx_weight *w = &m->weights[index];
+    uint8_t *at = m->dense_memory + m->dense_at[index];
+    pthread_mutex_lock(&l->uploads);
+    int32_t st = op->copy(m->dev, m->stream, at, w->data, data_bytes, IFX_COPY_TO_DEVICE);
+    if (!st && scale_bytes)
+        st = op->copy(m->dev, m->stream, at + align64(data_bytes), w->scales, scale_bytes, IFX_COPY_TO_DEVICE);
+    if (!st)
+        st = op->stream_sync(m->dev, m->stream);
+    pthread_mutex_unlock(&l->uploads);
+    w->data = at;
+    w->scales = scale_bytes ? at + align64(data_bytes) : NULL;
+    return st;
+}
+
 static int32_t read_param(void *ctx, uint64_t task, uint32_t worker)
 {
     struct load *l = ctx;
     struct ifx_model *m = l->m;
     const struct ifx_param *p = &m->desc->params[task];
-    uint8_t *at = m->dense_memory + m->dense_at[task];
+    uint8_t *at = m->dense_memory + m->dense_at[task], *staging = NULL;
     uint32_t dtype;
     uint64_t data_bytes, scale_bytes;
     bool in_place = false; /* then the bytes kept for it are never touched */
     if (p->tied_to >= 0)
         return tie(m, (uint32_t)task);
     int32_t st = artifact_param_plan(m->artifact, p, &dtype, &data_bytes, &scale_bytes);
+    if (!st && !m->host_memory) {
+        at = staging = base_alloc(align64(data_bytes) + align64(scale_bytes), 64);
+        st = staging ? IFX_OK : IFX_ENOMEM;
+    }
     if (!st)
         st = artifact_param_read(m->artifact, p, at, scale_bytes ? at + align64(data_bytes) : NULL, &m->weights[task], &in_place);
+    if (!st && !m->host_memory)
+        st = upload_param(l, (uint32_t)task, data_bytes, scale_bytes);
+    base_free(staging);
     if (st)
         return st;
     return advance(l, data_bytes + scale_bytes, worker);
+}
+
+/* One block.  On the host huge pages spare the decode, which reads all of it for each token, most of its address translation. */
+static int32_t take_dense_memory(struct ifx_model *m)
+{
+    void *memory = NULL;
+    int32_t st = IFX_OK;
+    if (m->host_memory)
+        memory = base_map_anon(m->dense_mapped);
+    else
+        st = m->dev->ops->mem_alloc(m->dev, m->dense_mapped, &memory);
+    m->dense_memory = memory;
+    return st ? st : memory ? IFX_OK : IFX_ENOMEM;
 }
 
 int32_t engine_load_weights(struct ifx_model *m, const struct ifx_model_options *o)
@@ -90,15 +130,16 @@ int32_t engine_load_weights(struct ifx_model *m, const struct ifx_model_options 
         m->dense_at[i] = m->dense_mapped;
         m->dense_mapped += align64(data_bytes) + align64(scale_bytes);
     }
-    /* One block: huge pages spare the decode, which reads all of it for each token, most of its address translation. */
-    m->dense_memory = base_map_anon(m->dense_mapped);
-    if (!m->dense_memory)
-        return base_error_prefix(IFX_ENOMEM, "memory for the dense weights");
+    int32_t st = take_dense_memory(m);
+    if (st)
+        return base_error_prefix(st, "memory for the dense weights");
     l.total = m->dense_bytes;
     /* On all threads at once; else each section would be verified by the one thread that meets it first. */
-    int32_t st = artifact_verify(m->artifact, m->ctx->pool, NULL, NULL);
+    st = artifact_verify(m->artifact, m->ctx->pool, NULL, NULL);
+    pthread_mutex_init(&l.uploads, NULL);
     if (!st)
         st = base_pool_run(m->ctx->pool, d->n_params, read_param, &l);
+    pthread_mutex_destroy(&l.uploads);
     for (uint32_t i = 0; !st && i < d->n_params; i++)
         if (d->params[i].tied_to >= 0)
             m->weights[i] = m->weights[d->params[i].tied_to];
@@ -280,8 +321,10 @@ void engine_unload(struct ifx_model *m)
     if (m->bank)
         m->bank_ops->close(m->bank);
     base_free(m->moe_layers);
-    if (m->dense_memory)
+    if (m->dense_memory && m->host_memory)
         base_unmap(m->dense_memory, m->dense_mapped);
+    else if (m->dense_memory)
+        m->dev->ops->mem_free(m->dev, m->dense_memory);
     base_free(m->dense_at);
     base_free(m->weights);
 }

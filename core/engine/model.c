@@ -31,12 +31,34 @@ static int32_t open_device(struct ifx_model *m, const char *name)
         st = m->dev->ops->stream_create(m->dev, &m->stream);
     if (st)
         return st;
-    if (!(props.flags & IFX_DEVICE_HOST_MEM))
-        return base_error(IFX_EUNSUPPORTED, "device %s: only devices that share the host's memory can run a model yet", props.name);
+    m->device_flags = props.flags;
     m->host_memory = props.flags & IFX_DEVICE_HOST_MEM;
     m->oracle = props.flags & IFX_DEVICE_ORACLE;
     m->device_name = base_strdup(props.name);
     return m->device_name ? IFX_OK : IFX_ENOMEM;
+}
+
+/* Who stores and attends: the device where the format has code for it, else the host from the device's stream. */
+static int32_t open_kv_side(struct ifx_model *m)
+{
+    const struct ifx_device_ops *op = m->dev->ops;
+    const struct ifx_compute *compute = op->compute ? op->compute(m->dev) : NULL;
+    m->attend_where = ATTEND_ON_HOST;
+    if (m->host_memory)
+        return IFX_OK;
+    int32_t st = IFX_EUNSUPPORTED;
+    if (compute && m->kv_ops->device_open && m->kv_ops->device_append && m->kv_ops->device_attend && m->kv_ops->device_ws_bytes)
+        st = m->kv_ops->device_open(m->kv, compute, &m->kv_side);
+    if (!st) {
+        m->attend_where = ATTEND_ON_DEVICE;
+        return IFX_OK;
+    }
+    if (st != IFX_EUNSUPPORTED)
+        return st;
+    if (!(m->device_flags & IFX_DEVICE_HOST_CALLS) || !op->host_call)
+        return base_error(IFX_EUNSUPPORTED, "KV format %s has no code for device %s; another --kv-dtype may", m->kv_ops->format, m->device_name);
+    m->attend_where = ATTEND_BY_HOST_CALL;
+    return IFX_OK;
 }
 
 /* Pages beyond those of the sequences, for what snapshots keep; not where device memory is taken from the start. */
@@ -65,7 +87,9 @@ static int32_t open_kv(struct ifx_model *m, const char *name, uint64_t prefix_by
     blocks += extra_blocks(m, page_bytes, prefix_bytes);
     if (!st && blocks > UINT32_MAX)
         st = base_error(IFX_ELIMIT, "%u sequences of %u tokens are too many", m->max_sequences, m->n_ctx);
-    return st ? st : kv_pool_create(&m->pool, page_bytes, m->desc->n_kv_layers, (uint32_t)blocks);
+    if (!st)
+        st = open_kv_side(m);
+    return st ? st : kv_pool_create(m, page_bytes, (uint32_t)blocks);
 }
 
 static int32_t open_text(struct ifx_model *m)
@@ -88,6 +112,7 @@ static int32_t set_limits(struct ifx_model *m, const struct ifx_model_options *o
     m->prefill_chunk = o->prefill_chunk ? o->prefill_chunk : ENGINE_DEFAULT_CHUNK;
     if (m->prefill_chunk > m->n_ctx)
         m->prefill_chunk = m->n_ctx;
+    m->no_graph = o->no_graph;
     m->max_sequences = o->max_sequences ? o->max_sequences : 1;
     return IFX_OK;
 }
@@ -140,15 +165,18 @@ void ifx_model_close(struct ifx_model *m)
 {
     if (!m)
         return;
+    prefix_destroy(m);
     if (m->dev) {
+        engine_graphs_destroy(m);
         step_buffers_destroy(m);
+        kv_pool_destroy(m);
+        if (m->kv_side && m->kv_ops->device_close)
+            m->kv_ops->device_close(m->kv, m->kv_side);
         engine_unload(m);
         if (m->stream)
             m->dev->ops->stream_destroy(m->dev, m->stream);
         m->dev->ops->close(m->dev);
     }
-    prefix_destroy(m);
-    kv_pool_destroy(&m->pool);
     if (m->kv)
         m->kv_ops->close(m->kv);
     text_chat_destroy(m->chat);

@@ -96,3 +96,15 @@ int32_t engine_moe(const struct ifx_services *sv, uint32_t moe_layer, const floa
     st = m->dev->ops->to_bf16(m->dev, m->stream, x, ldx, n, l->hidden, b->x_bf16, l->hidden);
     return st ? st : offload_cpu_moe(&call, b->x_bf16, l->hidden, b->moe_ws);
 }
+
+int32_t engine_moe_begin(struct engine_step *step)
+{
+    (void)step;
+    return IFX_OK;
+}
+
+bool engine_moe_capturable(const struct ifx_model *m)
+{
+    (void)m;
+    return false; /* the router's choice comes to the host */
+}

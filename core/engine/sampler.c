@@ -91,6 +91,17 @@ static double next_fraction(struct ifx_sampler *s)
     return (double)(z >> 11) * 0x1p-53;
 }
 
+double sampler_draw(struct ifx_sampler *s)
+{
+    return next_fraction(s);
+}
+
+bool sampler_plain(const struct ifx_sampler *s, struct ifx_sampling *settings)
+{
+    *settings = s->o;
+    return !s->seen;
+}
+
 static const float *penalise(struct ifx_sampler *s, const float *logits)
 {
     if (!s->seen)

@@ -9,15 +9,8 @@
 static int32_t allocate(struct ifx_sequence *s)
 {
     struct ifx_model *m = s->model;
-    uint64_t state_bytes = m->desc->state_bytes, layers = m->desc->n_kv_layers;
+    uint64_t layers = m->desc->n_kv_layers;
     s->max_blocks = (m->n_ctx + ENGINE_PAGE_TOKENS - 1) / ENGINE_PAGE_TOKENS;
-    if (state_bytes) {
-        void *state;
-        int32_t st = m->dev->ops->mem_alloc(m->dev, state_bytes, &state);
-        if (st)
-            return st;
-        s->state = state;
-    }
     s->tokens = base_calloc(m->n_ctx, sizeof *s->tokens);
     if (!s->tokens)
         return IFX_ENOMEM;
@@ -37,8 +30,13 @@ int32_t ifx_sequence_create(struct ifx_model *m, struct ifx_sequence **out)
         return IFX_ENOMEM;
     s->model = m;
     pthread_mutex_lock(&m->lock);
-    bool full = m->n_sequences == m->max_sequences;
-    m->n_sequences += !full;
+    while (s->slot < m->max_sequences && m->slots[s->slot].taken)
+        s->slot++;
+    bool full = s->slot == m->max_sequences;
+    if (!full) {
+        m->slots[s->slot].taken = true;
+        s->state = m->slots[s->slot].state;
+    }
     pthread_mutex_unlock(&m->lock);
     if (full) {
         base_free(s);
@@ -61,10 +59,8 @@ void ifx_sequence_destroy(struct ifx_sequence *s)
     pthread_mutex_lock(&m->lock);
     prefix_forget(s);
     kv_release(s);
-    m->n_sequences--;
+    m->slots[s->slot].taken = false;
     pthread_mutex_unlock(&m->lock);
-    if (s->state)
-        m->dev->ops->mem_free(m->dev, s->state);
     base_free(s->blocks);
     base_free(s->pages);
     base_free(s->tokens);
@@ -144,6 +140,16 @@ void ifx_sequence_observe(struct ifx_sequence *s, const struct ifx_observer *o)
 
 const float *ifx_sequence_state(const struct ifx_sequence *s, uint64_t *count)
 {
-    *count = s->model->desc->state_bytes / sizeof(float);
-    return s->state;
+    struct ifx_model *m = s->model;
+    uint64_t bytes = m->desc->state_bytes;
+    *count = bytes / sizeof(float);
+    if (m->host_memory || !bytes)
+        return s->state;
+    struct engine_slot *slot = &m->slots[s->slot];
+    if (!slot->state_copy)
+        slot->state_copy = base_alloc(bytes, 64);
+    int32_t st = slot->state_copy ? m->dev->ops->copy(m->dev, m->stream, slot->state_copy, s->state, bytes, IFX_COPY_FROM_DEVICE) : IFX_ENOMEM;
+    if (!st)
+        st = m->dev->ops->stream_sync(m->dev, m->stream);
+    return st ? NULL : slot->state_copy;
 }

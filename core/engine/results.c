@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * results.c - what comes out of a pass: rows of logits, picked tokens, and which sequences must not go on.
+ */
+#include "engine.h"
+
+#include <limits.h>
+#include <string.h>
+
+/* ---- picks ---- */
+
+static bool on_device(const struct engine_step *es, const struct ifx_batch_item *it, struct ifx_sampling *settings)
+{
+    return !es->model->host_memory && it->sampler && sampler_plain(it->sampler, settings);
+}
+
+float engine_pick_draw(struct engine_step *es, uint32_t i)
+{
+    struct ifx_sampling settings;
+    struct ifx_batch_item *it = es->items[i];
+    if (!on_device(es, it, &settings) || settings.temperature == 0)
+        return 0;
+    /* Rounded down: a fraction below 1 stays below 1. */
+    return (float)((double)(uint32_t)(sampler_draw(it->sampler) * 0x1p24) * 0x1p-24);
+}
+
+static bool same_settings(const struct ifx_sampling *a, const struct ifx_sampling *b)
+{
+    return a->temperature == b->temperature && a->top_k == b->top_k && a->top_p == b->top_p && a->min_p == b->min_p;
+}
+
+/* Picks of neighbours with the same settings are one operation. */
+static int32_t sample(struct engine_step *es, const float *logits)
+{
+    struct ifx_model *m = es->model;
+    struct step_buffers *b = &m->step;
+    const float *u = (const float *)(const void *)(b->inputs + 2ull * es->columns);
+    uint32_t count, row = 0, picked = 0;
+    int32_t st = IFX_OK;
+    for (uint32_t i = 0; i < es->count && !st; i += count) {
+        struct ifx_sampling first, next;
+        count = 1;
+        row += es->rows[i];
+        if (!on_device(es, es->items[i], &first))
+            continue;
+        struct ifx_sample op = {.vocab = m->desc->vocab, .logits = logits + (uint64_t)(row - 1) * m->desc->vocab, .ldl = m->desc->vocab,
+                                .temperature = first.temperature, .top_p = first.top_p, .min_p = first.min_p, .top_k = first.top_k,
+                                .u = first.temperature == 0 ? NULL : u + i, .tokens = b->picks + i, .ws = b->sample_ws};
+        while (i + count < es->count && es->rows[i + count] == 1 && on_device(es, es->items[i + count], &next) && same_settings(&first, &next)) {
+            count++;
+            row++;
+        }
+        op.n = count;
+        picked += count;
+        st = m->dev->ops->sample(m->dev, m->stream, &op);
+    }
+    if (!st && picked)
+        st = m->dev->ops->copy(m->dev, m->stream, b->host_picks, b->picks, es->count * sizeof *b->picks, IFX_COPY_FROM_DEVICE);
+    return st;
+}
+
+/* ---- rows ---- */
+
+/* Where the host finds an item's rows once they have come back; NULL: they stay on the device. */
+static float *rows_on_host(const struct engine_step *es, uint32_t i)
+{
+    struct ifx_sampling settings;
+    struct ifx_batch_item *it = es->items[i];
+    if (it->n_logits)
+        return it->logits;
+    bool needed = it->sampler && !on_device(es, it, &settings);
+    return needed ? es->model->step.host_logits + (uint64_t)i * es->model->desc->vocab : NULL;
+}
+
+int32_t engine_results_enqueue(struct engine_step *es, const float *logits)
+{
+    struct ifx_model *m = es->model;
+    uint64_t vocab = m->desc->vocab, row = 0;
+    if (m->host_memory)
+        return IFX_OK;
+    int32_t st = sample(es, logits);
+    for (uint32_t i = 0; i < es->count && !st; row += es->rows[i++]) {
+        float *to = rows_on_host(es, i);
+        if (to)
+            st = m->dev->ops->copy(m->dev, m->stream, to, logits + row * vocab, es->rows[i] * vocab * sizeof *to, IFX_COPY_FROM_DEVICE);
+    }
+    return st;
+}
+
+/* ---- the end ---- */
+
+void engine_break_item(struct ifx_batch_item *it, int32_t status)
+{
+    if (!it->sequence->broken)
+        it->sequence->broken = base_strdup(base_error_text());
+    engine_fail_item(it, status);
+}
+
+static void not_finite(const struct engine_step *es, uint32_t i, uint32_t row)
+{
+    struct ifx_batch_item *it = es->items[i];
+    unsigned long long at = it->sequence->length - es->rows[i] + row;
+    int32_t layer = es->bad_layer[i];
+    if (layer == INT32_MIN)
+        base_error(IFX_ENONFINITE, "the logits at position %llu are not finite numbers", at);
+    else if (layer < 0)
+        base_error(IFX_ENONFINITE, "the logits at position %llu are not finite numbers; the embedding is the first that is not", at);
+    else
+        base_error(IFX_ENONFINITE, "the logits at position %llu are not finite numbers; layer %d is the first whose output is not", at,
+                   (int)layer);
+    engine_break_item(it, IFX_ENONFINITE);
+}
+
+static void finish_item(struct engine_step *es, uint32_t i, const float *rows)
+{
+    struct ifx_model *m = es->model;
+    struct ifx_batch_item *it = es->items[i];
+    struct ifx_sampling settings;
+    uint64_t vocab = m->desc->vocab;
+    bool picked = on_device(es, it, &settings);
+    if (picked && m->step.host_picks[i] < 0)
+        not_finite(es, i, es->rows[i] - 1);
+    for (uint32_t t = 0; rows && t < es->rows[i]; t++) {
+        if (it->n_logits && it->logits != rows)
+            memcpy(it->logits + t * vocab, rows + t * vocab, vocab * sizeof *rows);
+        if (!it->status && !engine_finite(rows + t * vocab, vocab))
+            not_finite(es, i, t);
+    }
+    if (it->status || !it->sampler)
+        return;
+    int32_t st = IFX_OK;
+    if (picked)
+        it->token = m->step.host_picks[i];
+    else
+        st = ifx_sampler_pick(it->sampler, rows + (es->rows[i] - 1) * vocab, &it->token);
+    if (st)
+        engine_fail_item(it, st);
+}
+
+void engine_results_finish(struct engine_step *es, const float *logits)
+{
+    const struct ifx_model *m = es->model;
+    uint64_t row = 0;
+    for (uint32_t i = 0; i < es->count; row += es->rows[i++]) {
+        struct ifx_batch_item *it = es->items[i];
+        finish_item(es, i, m->host_memory ? logits + row * m->desc->vocab : rows_on_host(es, i));
+        prefix_step(it->sequence, it->n, es->rows[i] && !it->status);
+    }
+}
