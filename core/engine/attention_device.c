@@ -54,7 +54,7 @@ static void fill_work(struct attend_job *job)
 static struct attend_job *job_of(const struct engine_step *step, uint32_t item, uint32_t kv_layer)
 {
     const struct ifx_model *m = step->model;
-    return &m->step.jobs[(uint64_t)item * m->desc->n_kv_layers + kv_layer];
+    return &step->jobs[(uint64_t)item * m->desc->n_kv_layers + kv_layer];
 }
 
 static int32_t by_host_call(const struct engine_step *step, const struct ifx_attention *a)

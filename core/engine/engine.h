@@ -79,7 +79,7 @@ struct step_buffers {
     uint64_t part_rows;
     /* attention of the device */
     void *kv_ws;
-    struct attend_job *jobs; /* [ENGINE_PASS_ITEMS][n_kv_layers] host calls; they stay where they are, for graphs */
+    struct attend_job *jobs; /* [ENGINE_PASS_ITEMS][n_kv_layers] host calls */
 };
 
 /* What a sequence takes of the device: all of it is there before the first one. */
@@ -95,6 +95,7 @@ struct engine_graph {
     uint32_t count;
     uint32_t slots[ENGINE_PASS_ITEMS], bounds[ENGINE_PASS_ITEMS];
     void *graph; /* NULL: seen once */
+    struct attend_job *jobs; /* its host calls: launches find them where they were */
     uint64_t used;
 };
 
@@ -176,6 +177,7 @@ struct engine_step {
     uint32_t rows[ENGINE_PASS_ITEMS]; /* logit rows of an item */
     uint32_t columns, n_rows;
     const int32_t *positions; /* device [columns] */
+    struct attend_job *jobs;  /* where host calls of attention go */
     bool watch;     /* observers want every column */
     bool capturing; /* what is enqueued now will be launched again with other tokens, positions and pages */
     bool narrow; /* too short to be worth a cancellation in its middle */

@@ -21,6 +21,7 @@ static void drop(struct ifx_model *m, struct engine_graph *g)
 {
     if (g->graph)
         m->dev->ops->graph_destroy(m->dev, g->graph);
+    base_free(g->jobs);
     *g = (struct engine_graph){0};
 }
 
@@ -72,12 +73,18 @@ static int32_t capture(struct engine_step *es, const struct ifx_step *step, stru
     struct ifx_model *m = es->model;
     const struct ifx_device_ops *op = m->dev->ops;
     void *graph = NULL;
+    if (m->attend_where == ATTEND_BY_HOST_CALL && !g->jobs)
+        g->jobs = base_calloc((uint64_t)es->count * m->desc->n_kv_layers, sizeof *g->jobs);
+    if (m->attend_where == ATTEND_BY_HOST_CALL && !g->jobs)
+        return IFX_ENOMEM;
     int32_t st = op->graph_begin(m->dev, m->stream);
     if (st)
         return st;
     es->capturing = true;
+    es->jobs = g->jobs;
     st = m->family->forward(m->family_model, step);
     es->capturing = false;
+    es->jobs = m->step.jobs;
     /* Ends the capture in any case. */
     int32_t end = op->graph_end(m->dev, m->stream, &graph);
     st = st ? st : end;
@@ -108,6 +115,7 @@ int32_t engine_forward(struct engine_step *es, const struct ifx_step *step)
             return m->family->forward(m->family_model, step);
         }
     }
+    es->jobs = g->jobs;
     attention_refresh_jobs(es);
     return m->dev->ops->graph_launch(m->dev, m->stream, g->graph);
 }

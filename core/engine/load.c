@@ -284,6 +284,8 @@ int32_t engine_load_experts(struct ifx_model *m, const struct ifx_model_options 
     const struct ifx_model_desc *d = m->desc;
     if (!d->n_moe)
         return IFX_OK;
+    if (!m->host_memory)
+        return base_error(IFX_EUNSUPPORTED, "device %s: only dense models run on a device with its own memory yet", m->device_name);
     int32_t st = open_bank(m, o->experts);
     if (st)
         return st;

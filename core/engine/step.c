@@ -169,6 +169,7 @@ int32_t engine_run_step(struct engine_step *es)
     struct ifx_services services = {.struct_size = sizeof services, .ctx = es, .attention = engine_attention,
                                     .moe = engine_moe, .observe = observe, .cancelled = cancelled};
     step.services = &services;
+    es->jobs = b->jobs;
     int32_t st = fill(es, &step);
     if (!st)
         st = engine_moe_begin(es);

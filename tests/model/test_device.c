@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * test_device.c - a model on a device with memory of its own (`sim`): the bits of `cpu`, whatever is batched, captured, picked or reused there.
+ */
+#include "harness.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define DENSE "checkpoints/qwen3_5-tiny"
+#define MOE   "checkpoints/qwen3_5_moe-tiny"
+#define MIB   (1ull << 20)
+
+static const char *const checkpoints[] = {DENSE /*, MOE, "checkpoints/qwen3_5_moe-mid-nvfp4"*/};
+
+static void make_tokens(int32_t *tokens, uint32_t n, uint32_t vocab, uint32_t seed)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        tokens[i] = (int32_t)((seed >> 8) % vocab);
+    }
+}
+
+static void same_bits(const char *path, const char *what, uint32_t at, const float *got, const float *want, uint64_t n)
+{
+    uint64_t i;
+    if (largest_difference(got, want, n, &i) != 0)
+        FAIL("%s: %s %u: value %u is %.9g on sim, %.9g on cpu", path, what, at, (unsigned)i, got[i], want[i]);
+}
+
+/* ---- one sequence: prompt in chunks, all logits, decode long enough for graphs, state ---- */
+
+enum { PROMPT = 150, DECODE = 140 };
+static float *run_one(const char *path, const struct options *o, uint32_t *vocab, float **state, uint64_t *n_state)
+{
+    struct rig r;
+    struct ifx_sequence *s;
+    int32_t tokens[PROMPT + DECODE];
+    rig_open(&r, path, o);
+    *vocab = r.info.desc->vocab;
+    make_tokens(tokens, PROMPT + DECODE, *vocab, 31);
+    float *logits = base_calloc((uint64_t)(PROMPT + DECODE) * *vocab, sizeof *logits);
+    OK(ifx_sequence_create(r.model, &s));
+    OK(ifx_sequence_feed(s, tokens, PROMPT, PROMPT, logits));
+    for (uint32_t i = PROMPT; i < PROMPT + DECODE; i++)
+        OK(ifx_sequence_feed(s, tokens + i, 1, 1, logits + (uint64_t)i * *vocab));
+    const float *x = ifx_sequence_state(s, n_state);
+    assert_non_null(x);
+    *state = base_calloc(*n_state, sizeof **state);
+    memcpy(*state, x, *n_state * sizeof **state);
+    ifx_sequence_destroy(s);
+    rig_close(&r);
+    return logits;
+}
+
+static void test_one(void **state)
+{
+    static const char *const kvs[] = {"bf16", "int8"};
+    (void)state;
+    for (size_t p = 0; p < 1; p++)
+        for (size_t k = 0; k < 2; k++) {
+            const char *path = golden(0, "%s", checkpoints[p]);
+            struct options o = {.device = "cpu", .kv = kvs[k], .chunk = 60};
+            float *want_state, *got_state;
+            uint64_t n;
+            uint32_t vocab;
+            float *want = run_one(path, &o, &vocab, &want_state, &n);
+            for (int graph = 0; graph < 2; graph++) {
+                o = (struct options){.device = "sim", .kv = kvs[k], .chunk = 60, .no_graph = !graph};
+                float *got = run_one(path, &o, &vocab, &got_state, &n);
+                for (uint32_t i = 0; i < PROMPT + DECODE; i++)
+                    same_bits(path, graph ? "token, with graphs," : "token", i, got + (uint64_t)i * vocab, want + (uint64_t)i * vocab, vocab);
+                same_bits(path, "state", 0, got_state, want_state, n);
+                base_free(got);
+                base_free(got_state);
+            }
+            base_free(want);
+            base_free(want_state);
+        }
+}
+
+/* ---- several: every width, sequences that come and go, tokens picked where the logits are ---- */
+
+#define STREAMS 8
+enum { STEPS = 90, ROW = 1024 };
+
+struct picks {
+    int32_t tokens[STREAMS][STEPS];
+    float last[STREAMS][ROW];
+};
+
+static void settings_of(uint32_t i, struct ifx_sampling *s)
+{
+    ifx_sampling_greedy(s);
+    s->seed = 100 + i;
+    if (i % 4 == 3) {
+        s->temperature = 0.9f;
+        s->top_k = 20;
+        s->repetition_penalty = 1.3f; /* the host picks */
+    }
+}
+
+/* Sequence i lives in steps i * 5 .. STEPS - 3 i. */
+static void run_streams(const char *path, const struct options *o, struct picks *out)
+{
+    struct rig r;
+    struct ifx_sequence *s[STREAMS] = {NULL};
+    struct ifx_sampler *samplers[STREAMS];
+    int32_t next[STREAMS], prompt[40];
+    rig_open(&r, path, o);
+    uint32_t vocab = r.info.desc->vocab;
+    assert_true(vocab <= ROW);
+    memset(out, 0, sizeof *out);
+    for (uint32_t step = 0; step < STEPS; step++) {
+        struct ifx_batch_item items[STREAMS];
+        uint32_t which[STREAMS], n = 0;
+        for (uint32_t i = 0; i < STREAMS; i++) {
+            bool first = step == i * 5;
+            if (step < i * 5 || step >= STEPS - 3 * i)
+                continue;
+            if (first) {
+                struct ifx_sampling x;
+                settings_of(i, &x);
+                OK(ifx_sampler_create(&x, vocab, &samplers[i]));
+                OK(ifx_sequence_create(r.model, &s[i]));
+                make_tokens(prompt, 40, vocab, 50 + i);
+            }
+            items[n] = (struct ifx_batch_item){.sequence = s[i], .tokens = first ? prompt : &next[i], .n = first ? 11 + 3 * i : 1,
+                                               .sampler = samplers[i], .n_logits = step % 7 == 6, .logits = out->last[i]};
+            which[n++] = i;
+        }
+        OK(ifx_batch_feed(items, n));
+        for (uint32_t k = 0; k < n; k++) {
+            uint32_t i = which[k];
+            if (items[k].status)
+                FAIL("%s: step %u: %s", path, step, items[k].error);
+            next[i] = out->tokens[i][step] = items[k].token;
+            ifx_sampler_accept(samplers[i], next[i]);
+            if (step + 1 < STEPS - 3 * i)
+                continue;
+            ifx_sampler_destroy(samplers[i]);
+            ifx_sequence_destroy(s[i]);
+        }
+    }
+    rig_close(&r);
+}
+
+static void test_streams(void **state)
+{
+    static struct picks want, got;
+    (void)state;
+    for (size_t p = 0; p < 1; p++) {
+        const char *path = golden(0, "%s", checkpoints[p]);
+        struct options o = {.device = "cpu", .sequences = STREAMS};
+        run_streams(path, &o, &want);
+        for (int graph = 0; graph < 2; graph++) {
+            o = (struct options){.device = "sim", .sequences = STREAMS, .no_graph = !graph};
+            run_streams(path, &o, &got);
+            for (uint32_t i = 0; i < STREAMS; i++) {
+                for (uint32_t step = 0; step < STEPS; step++)
+                    if (got.tokens[i][step] != want.tokens[i][step])
+                        FAIL("%s: sequence %u, step %u: token %d on sim, %d on cpu (%s graphs)", path, i, step, got.tokens[i][step],
+                             want.tokens[i][step], graph ? "with" : "without");
+                same_bits(path, "logits of sequence", i, got.last[i], want.last[i], ROW);
+            }
+        }
+    }
+}
+
+/* ---- sampling with a temperature on the device: repeats itself, follows the seed, stays within the filters ---- */
+
+static void sample_text(const struct options *o, uint64_t seed, uint32_t top_k, int32_t *tokens, uint32_t n)
+{
+    struct rig r;
+    struct ifx_sequence *s;
+    int32_t prompt[20];
+    struct ifx_generate g = {.prompt = prompt, .n_prompt = 20, .max_tokens = n, .ignore_stop_ids = true};
+    struct ifx_generate_result result;
+    struct ifx_sampler *sampler;
+    rig_open(&r, golden(0, DENSE), o);
+    make_tokens(prompt, 20, 512, 3);
+    g.sampling = (struct ifx_sampling){.temperature = 1.0f, .top_k = top_k, .top_p = 0.95f, .repetition_penalty = 1.0f, .seed = seed};
+    OK(ifx_sampler_create(&g.sampling, 512, &sampler));
+    OK(ifx_sequence_create(r.model, &s));
+    struct ifx_batch_item it = {.sequence = s, .tokens = prompt, .n = 20, .sampler = sampler};
+    for (uint32_t i = 0; i < n; i++) {
+        OK(ifx_batch_feed(&it, 1));
+        OK(it.status);
+        tokens[i] = it.token;
+        it.tokens = &tokens[i];
+        it.n = 1;
+    }
+    (void)result;
+    ifx_sampler_destroy(sampler);
+    ifx_sequence_destroy(s);
+    rig_close(&r);
+}
+
+static void test_sampling(void **state)
+{
+    struct options o = {.device = "sim"};
+    int32_t a[60], b[60], c[60], greedy[60];
+    (void)state;
+    sample_text(&o, 7, 30, a, 60);
+    sample_text(&o, 7, 30, b, 60);
+    sample_text(&o, 8, 30, c, 60);
+    assert_memory_equal(a, b, sizeof a);
+    assert_true(memcmp(a, c, sizeof a) != 0);
+    sample_text(&o, 7, 1, greedy, 60); /* one candidate: what the host takes greedily */
+    o.device = "cpu";
+    sample_text(&o, 9, 1, b, 60);
+    assert_memory_equal(greedy, b, sizeof b);
+}
+
+/* ---- observers, prefixes, many logit rows ---- */
+
+struct seen {
+    uint32_t hidden, routes;
+    double sum;
+    int64_t ids;
+};
+
+static int32_t on_hidden(void *ctx, int32_t layer, uint64_t pos0, uint32_t n, const float *x, uint32_t width)
+{
+    struct seen *s = ctx;
+    s->hidden += n;
+    for (uint64_t i = 0; i < (uint64_t)n * width; i++)
+        s->sum += (double)x[i] * (double)(1 + (layer + (int32_t)pos0) % 5);
+    return IFX_OK;
+}
+
+static int32_t on_router(void *ctx, uint32_t layer, uint64_t pos0, uint32_t n, uint32_t top_k, const int32_t *ids, const float *weights)
+{
+    struct seen *s = ctx;
+    s->routes += n;
+    for (uint64_t i = 0; i < (uint64_t)n * top_k; i++) {
+        s->ids = s->ids * 31 + ids[i] + layer + (int64_t)pos0;
+        s->sum += weights[i];
+    }
+    return IFX_OK;
+}
+
+static void watch(const char *path, const char *device, struct seen *seen)
+{
+    struct options o = {.device = device, .chunk = 32};
+    struct ifx_observer observer = {.ctx = seen, .hidden = on_hidden, .router = on_router};
+    struct rig r;
+    struct ifx_sequence *s;
+    int32_t tokens[70];
+    float logits[ROW];
+    *seen = (struct seen){0};
+    rig_open(&r, path, &o);
+    make_tokens(tokens, 70, r.info.desc->vocab, 9);
+    OK(ifx_sequence_create(r.model, &s));
+    ifx_sequence_observe(s, &observer);
+    OK(ifx_sequence_feed(s, tokens, 66, 1, logits));
+    for (int i = 66; i < 70; i++)
+        OK(ifx_sequence_feed(s, tokens + i, 1, 1, logits));
+    ifx_sequence_destroy(s);
+    rig_close(&r);
+}
+
+static void test_observers(void **state)
+{
+    (void)state;
+    for (size_t p = 0; p < 1; p++) {
+        struct seen cpu, sim;
+        watch(golden(0, "%s", checkpoints[p]), "cpu", &cpu);
+        watch(golden(0, "%s", checkpoints[p]), "sim", &sim);
+        assert_true(cpu.hidden > 70);
+        assert_int_equal(sim.hidden, cpu.hidden);
+        assert_int_equal(sim.routes, cpu.routes);
+        assert_int_equal(sim.ids, cpu.ids);
+        assert_true(sim.sum == cpu.sum);
+    }
+}
+
+static void test_prefixes(void **state)
+{
+    int32_t a[300];
+    float got[ROW], want[ROW];
+    (void)state;
+    for (size_t p = 0; p < 1; p++) {
+        struct options o = {.device = "sim", .sequences = 2, .prefix = 16 * MIB, .chunk = 64};
+        struct rig r;
+        struct ifx_sequence *s;
+        uint64_t cached;
+        rig_open(&r, golden(0, "%s", checkpoints[p]), &o);
+        make_tokens(a, 300, r.info.desc->vocab, 1);
+        OK(ifx_sequence_create(r.model, &s));
+        OK(ifx_sequence_feed(s, a, 230, 1, got));
+        OK(ifx_sequence_publish(s));
+        for (int i = 230; i < 300; i++)
+            OK(ifx_sequence_feed(s, a + i, 1, 1, want));
+        for (uint64_t begin = 192; begin <= 230; begin += 38) {
+            OK(ifx_sequence_reset(s));
+            OK(ifx_sequence_attach(s, a, begin + 1, &cached));
+            assert_int_equal(cached, begin);
+            if (begin == 192)
+                OK(ifx_sequence_feed(s, a + 192, 38, 0, NULL));
+            for (int i = 230; i < 300; i++)
+                OK(ifx_sequence_feed(s, a + i, 1, 1, got));
+            same_bits(checkpoints[p], "from", (uint32_t)begin, got, want, r.info.desc->vocab);
+        }
+        ifx_sequence_destroy(s);
+        rig_close(&r);
+    }
+}
+
+/* ---- memory: nothing is taken after the model is open, everything is given back, too little is refused ---- */
+
+static void test_memory(void **state)
+{
+    struct options o = {.device = "sim,vram=1M"};
+    (void)state;
+    rig_refused(golden(0, DENSE), &o, "vram");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one),       cmocka_unit_test(test_streams),  cmocka_unit_test(test_sampling),
+        cmocka_unit_test(test_observers), cmocka_unit_test(test_prefixes), cmocka_unit_test(test_memory),
+    };
+    base_log_set_level(IFX_LOG_WARN);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
