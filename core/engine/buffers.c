@@ -10,7 +10,7 @@ struct want {
     enum place place;
     uint64_t bytes;
 };
-#define MAX_WANTS 24
+#define MAX_WANTS ENGINE_BUFFERS
 #define WANT(member, where, size) {(void **)(void *)&(member), where, size}
 
 static uint64_t moe_ws_bytes(const struct ifx_model *m, uint32_t n)
@@ -88,14 +88,33 @@ static uint32_t list_wants(struct ifx_model *m, struct want w[MAX_WANTS])
 
 static int32_t take(struct ifx_model *m, const struct want *w)
 {
+    struct step_buffers *b = &m->step;
+    int32_t st = IFX_OK;
     if (!w->bytes)
         return IFX_OK;
     if (w->place == ON_DEVICE)
-        return m->dev->ops->mem_alloc(m->dev, w->bytes, w->at);
-    if (w->place == ON_PINNED)
-        return m->dev->ops->host_alloc(m->dev, w->bytes, w->at);
-    *w->at = base_alloc(w->bytes, 64);
-    return *w->at ? IFX_OK : IFX_ENOMEM;
+        st = m->dev->ops->mem_alloc(m->dev, w->bytes, w->at);
+    else if (w->place == ON_PINNED)
+        st = m->dev->ops->host_alloc(m->dev, w->bytes, w->at);
+    else
+        *w->at = base_alloc(w->bytes, 64);
+    if (!st && !*w->at)
+        st = IFX_ENOMEM;
+    if (!st) {
+        b->taken[b->n_taken].at = w->at;
+        b->taken[b->n_taken++].place = w->place;
+    }
+    return st;
+}
+
+static void give(struct ifx_model *m, void *memory, uint32_t place)
+{
+    if (place == ON_DEVICE)
+        m->dev->ops->mem_free(m->dev, memory);
+    else if (place == ON_PINNED)
+        m->dev->ops->host_free(m->dev, memory);
+    else
+        base_free(memory);
 }
 
 static int32_t take_slots(struct ifx_model *m)
@@ -136,18 +155,9 @@ int32_t step_buffers_create(struct ifx_model *m)
 
 void step_buffers_destroy(struct ifx_model *m)
 {
-    struct want w[MAX_WANTS];
-    uint32_t count = list_wants(m, w);
-    for (uint32_t i = 0; i < count; i++) {
-        if (!*w[i].at)
-            continue;
-        if (w[i].place == ON_DEVICE)
-            m->dev->ops->mem_free(m->dev, *w[i].at);
-        else if (w[i].place == ON_PINNED)
-            m->dev->ops->host_free(m->dev, *w[i].at);
-        else
-            base_free(*w[i].at);
-    }
+    struct step_buffers *b = &m->step;
+    for (uint32_t i = 0; i < b->n_taken; i++)
+        give(m, *b->taken[i].at, b->taken[i].place);
     for (uint32_t i = 0; m->slots && i < m->max_sequences; i++) {
         if (m->slots[i].state)
             m->dev->ops->mem_free(m->dev, m->slots[i].state);

@@ -13,6 +13,7 @@
 #define ENGINE_DEFAULT_CTX   4096u
 #define ENGINE_DEFAULT_CHUNK 512u
 #define ENGINE_PASS_ITEMS    IFX_NARROW_COLUMNS /* sequences of one pass */
+#define ENGINE_BUFFERS       24u
 #define ENGINE_GRAPHS        32u /* captured steps kept */
 #define ENGINE_LOGIT_BYTES   (64u << 20) /* of a wide pass, on a device with its own memory */
 #define ENGINE_WAITING       8u  /* snapshots of a sequence that wait for proof */
@@ -80,6 +81,11 @@ struct step_buffers {
     /* attention of the device */
     void *kv_ws;
     struct attend_job *jobs; /* [ENGINE_PASS_ITEMS][n_kv_layers] host calls */
+    struct {
+        void **at;
+        uint32_t place;
+    } taken[ENGINE_BUFFERS];
+    uint32_t n_taken;
 };
 
 /* What a sequence takes of the device: all of it is there before the first one. */
