@@ -36,6 +36,37 @@ __device__ __forceinline__ float block_sum(float v, float *shared)
     return v;
 }
 
+/* Sums over the threads before this one, of two counts; totals of all in `total`.  1024 threads. */
+__device__ __forceinline__ uint2 block_before(uint2 v, uint2 &total)
+{
+    __shared__ uint2 warps[32];
+    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    uint2 sum = v;
+#pragma unroll
+    for (uint32_t offset = 1; offset < 32; offset <<= 1) {
+        uint32_t x = __shfl_up_sync(FULL, sum.x, offset), y = __shfl_up_sync(FULL, sum.y, offset);
+        if (lane >= offset) {
+            sum.x += x;
+            sum.y += y;
+        }
+    }
+    __syncthreads(); /* an earlier call's reads */
+    if (lane == 31)
+        warps[warp] = sum;
+    __syncthreads();
+    uint2 before = {0, 0}, all = {0, 0};
+    for (uint32_t w = 0; w < 32; w++) {
+        if (w < warp) {
+            before.x += warps[w].x;
+            before.y += warps[w].y;
+        }
+        all.x += warps[w].x;
+        all.y += warps[w].y;
+    }
+    total = all;
+    return make_uint2(before.x + sum.x - v.x, before.y + sum.y - v.y);
+}
+
 /* Weight (row, col), exact in float32. */
 __device__ __forceinline__ float weight_at(const struct ifx_weight &w, uint64_t row, uint32_t col)
 {

@@ -48,7 +48,15 @@
     K(route, group_offsets)                                                                                              \
     K(route, group_scatter)                                                                                              \
     K(sample, sample_largest)                                                                                            \
-    K(sample, sample_pick)
+    K(sample, sample_pick)                                                                                               \
+    K(residual, activate)                                                                                                \
+    K(residual, stream_mix)                                                                                              \
+    K(residual, stream_inject)                                                                                           \
+    K(residual, stream_gate)                                                                                             \
+    K(select, index_store)                                                                                               \
+    K(select, index_blocks)                                                                                              \
+    K(select, block_scores)                                                                                              \
+    K(select, block_rows)
 
 enum {
 #define K(image, name) K_##name,
@@ -57,7 +65,7 @@ enum {
     K_COUNT
 };
 
-enum { CUDA_IMAGES = 5 };
+enum { CUDA_IMAGES = 7 };
 
 struct gemm_cache; /* gemm.c */
 
@@ -121,6 +129,7 @@ void cuda_fill_streams(struct ifx_device_ops *ops); /* streams.c */
 void cuda_fill_ops(struct ifx_device_ops *ops);     /* ops.c */
 void cuda_fill_linear(struct ifx_device_ops *ops);  /* linear.c */
 void cuda_fill_route(struct ifx_device_ops *ops);   /* route.c */
+void cuda_fill_select(struct ifx_device_ops *ops);  /* select.c */
 void cuda_fill_compute(struct cuda_device *d);      /* compute.c */
 void cuda_free_failures(struct cuda_device *d);     /* streams.c */
 

@@ -81,6 +81,9 @@ BY_VALUE(swiglu, o.n, o.width)
 BY_VALUE(sigmoid_gate, o.n, (uint64_t)o.heads * o.d)
 BY_VALUE(add, o.n, o.width)
 BY_VALUE(combine, o.n, o.width)
+BY_VALUE(activate, o.n, o.width)
+BY_VALUE(stream_mix, o.n, o.width)
+BY_VALUE(stream_inject, o.n, (uint64_t)o.streams * o.width)
 
 static int32_t to_bf16(struct ifx_device *dev, void *stream, const float *x, uint64_t ldx, uint32_t n, uint32_t width, uint16_t *y,
                        uint64_t ldy)
@@ -89,6 +92,15 @@ static int32_t to_bf16(struct ifx_device *dev, void *stream, const float *x, uin
     if (n == 0 || width == 0)
         return IFX_OK;
     return cuda_launch(cuda_of(dev), stream, K_to_bf16, rows_grid(n, width), THREADS, 0, args);
+}
+
+static int32_t stream_gate(struct ifx_device *dev, void *stream, const struct ifx_stream_gate *op)
+{
+    struct ifx_stream_gate o = *op;
+    void *args[] = {&o};
+    if (o.n == 0 || o.streams == 0)
+        return IFX_OK;
+    return cuda_launch(cuda_of(dev), stream, K_stream_gate, grid3(at_most((uint64_t)o.n * o.streams), 1, 1), THREADS, 0, args);
 }
 
 /* ---- gated delta net ---- */
@@ -176,4 +188,8 @@ void cuda_fill_ops(struct ifx_device_ops *ops)
     ops->add = add;
     ops->combine = combine;
     ops->to_bf16 = to_bf16;
+    ops->activate = activate;
+    ops->stream_mix = stream_mix;
+    ops->stream_inject = stream_inject;
+    ops->stream_gate = stream_gate;
 }

@@ -23,12 +23,15 @@ IMAGE(linear)
 IMAGE(gdn)
 IMAGE(route)
 IMAGE(sample)
+IMAGE(residual)
+IMAGE(select)
 static const struct {
     const char *name;
     const unsigned char *data;
 } images[CUDA_IMAGES] = {
     {"elementwise", ifx_image_elementwise}, {"linear", ifx_image_linear}, {"gdn", ifx_image_gdn},
-    {"route", ifx_image_route}, {"sample", ifx_image_sample},
+    {"route", ifx_image_route}, {"sample", ifx_image_sample}, {"residual", ifx_image_residual},
+    {"select", ifx_image_select},
 };
 
 static void device_close(struct ifx_device *dev)
@@ -150,6 +153,7 @@ static int32_t open_device(const struct ifx_host *host, const struct ifx_options
     cuda_fill_ops(&d->ops);
     cuda_fill_linear(&d->ops);
     cuda_fill_route(&d->ops);
+    cuda_fill_select(&d->ops);
     status = start(d);
     if (status) {
         device_close(&d->base);

@@ -4,6 +4,8 @@
  */
 #include "optest.h"
 
+#include "mirror.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,6 +64,7 @@ void *exact_alloc(uint64_t bytes)
     void *memory = NULL;
     if (posix_memalign(&memory, 64, bytes ? bytes : 1) != 0)
         abort();
+    mirror_note(memory, bytes);
     return memory;
 }
 

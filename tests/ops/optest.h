@@ -57,13 +57,16 @@ struct pair {
     struct ifx_device *ref, *dev;
     const char *name; /* of dev */
     uint32_t exact;   /* dev is the oracle too */
+    uint32_t any_order; /* narrow products promise no order of sums, only that a column depends on itself alone */
+    uint64_t seed;      /* of everything random */
 };
 void test_goldens(const struct pair *t, const struct golden *g);
 void test_streams(const struct pair *t, const struct golden *g);
 void test_linear(const struct pair *t);
-void test_elementwise(const struct pair *t);
+void test_elementwise(const struct pair *t, uint32_t rounds);
 void test_delta(const struct pair *t);
-void test_router(const struct pair *t);
+void test_router(const struct pair *t, uint32_t rounds);
+void test_route(const struct pair *t, uint32_t rounds);
 void test_edges(const struct pair *t);
 void test_wide_offsets(const struct pair *t);
 void test_threads(const char *plugin, uint32_t level);

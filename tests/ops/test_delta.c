@@ -124,7 +124,7 @@ static void large_and_long(const struct pair *t, uint64_t *rng)
 
 void test_delta(const struct pair *t)
 {
-    uint64_t rng = 3;
+    uint64_t rng = t->seed + 3;
     cuts(t, &rng);
     if (!t->exact)
         small_windows(t, &rng);

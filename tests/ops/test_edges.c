@@ -84,10 +84,10 @@ static void router_nonfinite(const struct pair *t)
         }
 }
 
-void test_router(const struct pair *t)
+void test_router(const struct pair *t, uint32_t rounds)
 {
-    uint64_t rng = 4;
-    for (uint32_t round = 0; round < 200; round++)
+    uint64_t rng = t->seed + 4;
+    for (uint32_t round = 0; round < rounds; round++)
         router_random(t, &rng);
     router_ties(t);
     router_nonfinite(t);

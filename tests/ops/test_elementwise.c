@@ -230,10 +230,10 @@ static void embed(const struct pair *t, uint64_t *rng)
     weight_free(&w);
 }
 
-void test_elementwise(const struct pair *t)
+void test_elementwise(const struct pair *t, uint32_t rounds)
 {
-    uint64_t rng = 2;
-    for (uint32_t round = 0; round < 120; round++) {
+    uint64_t rng = t->seed + 2;
+    for (uint32_t round = 0; round < rounds; round++) {
         rms_norm(t, &rng);
         norm_rope(t, &rng);
         conv(t, &rng);

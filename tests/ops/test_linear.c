@@ -214,7 +214,7 @@ static void canonical(const struct pair *t, uint64_t *rng, uint32_t n)
 
 void test_linear(const struct pair *t)
 {
-    uint64_t rng = 1;
+    uint64_t rng = t->seed + 1;
     uint32_t n_counts = sizeof counts / sizeof *counts;
     for (uint32_t round = 0; round < 12; round++)
         for (uint32_t i = 0; i < n_counts; i++)
@@ -227,6 +227,7 @@ void test_linear(const struct pair *t)
     for (uint32_t n = 1; n <= 8; n++)
         for (uint32_t round = 0; round < 8; round++) {
             narrow_columns(t, &rng, n);
-            canonical(t, &rng, n);
+            if (!t->any_order)
+                canonical(t, &rng, n);
         }
 }

@@ -290,7 +290,7 @@ static void golden_selection(const struct pair *t, const struct golden *g)
     float freq[D], eps = golden_f32(g, "qsa.eps", NULL)[0];
     int32_t positions[N], rows[N * LD];
     uint32_t n_rows[N];
-    uint64_t rng = 5;
+    uint64_t rng = t->seed + 5;
     for (uint32_t i = 0; i < rotary / 2; i++)
         freq[i] = 1.0f / powf(golden_f32(g, "qsa.theta", NULL)[0], (float)(2 * i) / (float)rotary);
     for (int32_t i = 0; i < N; i++)
@@ -334,7 +334,7 @@ static void golden_selection(const struct pair *t, const struct golden *g)
 
 void test_streams(const struct pair *t, const struct golden *g)
 {
-    uint64_t rng = 77;
+    uint64_t rng = t->seed + 77;
     golden_hyper(t, g);
     golden_selection(t, g);
     for (uint32_t i = 0; i < 60; i++)
