@@ -17,8 +17,8 @@
 void rig_model(struct rig *r, uint32_t ctx, uint32_t chunk, uint64_t cache)
 {
     struct ifx_context_options co = {.plugin_path = IFX_PLUGINS, .threads = 2};
-    struct ifx_model_options mo = {.device = "cpu", .ctx = ctx ? ctx : 2048, .prefill_chunk = chunk, .max_sequences = 8,
-                                   .prefix_cache_bytes = cache};
+    struct ifx_model_options mo = {.device = "cpu", .ctx = ctx ? ctx : 2048, .prefill_chunk = chunk == EXACT ? 64 : chunk, .max_sequences = 8,
+                                   .prefix_cache_bytes = cache, .offload.deterministic = chunk == EXACT};
     char *path = NULL;
     *r = (struct rig){0};
     if (access(IFX_DEMO, R_OK) == 0)

@@ -30,7 +30,9 @@ struct rig {
     struct serve_options o;
     uint16_t port;
 };
-/* The demo model with a context of `ctx` tokens (0: 2048), steps of `chunk` (0: 512), prefix cache of `cache` bytes; skips the test without a demo. */
+/* The demo model with a context of `ctx` tokens (0: 2048), steps of `chunk` (0: 512), prefix cache of `cache` bytes; skips the test without a demo.
+ * chunk EXACT: steps of a page and --deterministic, so that what is taken over changes no token. */
+#define EXACT UINT32_MAX
 void rig_model(struct rig *r, uint32_t ctx, uint32_t chunk, uint64_t cache);
 /* Defaults in r->o, to be changed before rig_serve. */
 void rig_serve(struct rig *r);
