@@ -51,6 +51,6 @@ void cli_progress(struct cli *cli, const char *what, uint64_t done, uint64_t tot
 
 /* One file a command. */
 extern const struct cli_command cmd_run, cmd_chat, cmd_serve, cmd_tokenize, cmd_render, cmd_perplexity, cmd_trace, cmd_inspect,
-    cmd_convert, cmd_plugins, cmd_bench, cmd_plan;
+    cmd_convert, cmd_plugins, cmd_bench, cmd_plan, cmd_calibrate;
 
 #endif

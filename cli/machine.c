@@ -14,14 +14,15 @@
 #define T 1e12
 #define GIB 1073741824.0
 
-/* vram, ram, link, latency, dram, cpu_flops, memory, flops, expert_flops, kernel */
+#define RATES(VRAM, RAM, LINK, LATENCY, DRAM, CPU, MEMORY, DENSE, EXPERT, KERNEL)                                   \
+    {.vram = (VRAM) * GIB, .ram = (RAM) * GIB, .link = (LINK) * G, .latency = LATENCY, .dram = (DRAM) * G,            \
+     .cpu_flops = (CPU) * T, .memory = (MEMORY) * G, .flops = (DENSE) * T, .expert_flops = (EXPERT) * T, .kernel = KERNEL}
+
 const struct machine machines[] = {
-    {"desktop", "8 cores, two channels of DDR5, RTX 5090 on PCIe 5 x8",
-     {32 * GIB, 96 * GIB, 26 * G, 10e-6, 75 * G, 0.57 * T, 1500 * G, 146 * T, 100 * T, 2e-6}},
-    {"old", "6 cores, two channels of DDR4, RTX 3090 on PCIe 3 x16",
-     {24 * GIB, 64 * GIB, 12 * G, 12e-6, 40 * G, 0.43 * T, 800 * G, 50 * T, 35 * T, 3e-6}},
+    {"desktop", "8 cores, two channels of DDR5, RTX 5090 on PCIe 5 x8", RATES(32, 96, 26, 10e-6, 75, 0.57, 1500, 146, 100, 2e-6)},
+    {"old", "6 cores, two channels of DDR4, RTX 3090 on PCIe 3 x16", RATES(24, 64, 12, 12e-6, 40, 0.43, 800, 50, 35, 3e-6)},
     {"server", "64 cores with AMX, twelve channels of DDR5, L40S on PCIe 4 x16",
-     {48 * GIB, 512 * GIB, 25 * G, 10e-6, 400 * G, 13 * T, 730 * G, 180 * T, 120 * T, 2e-6}},
+     RATES(48, 512, 25, 10e-6, 400, 13, 730, 180, 120, 2e-6)},
     {.name = NULL},
 };
 

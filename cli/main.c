@@ -11,7 +11,7 @@
 /* A command is a row here and a file; the order is that of `infernix --help`. */
 const struct cli_command *const cli_commands[] = {
     &cmd_run,     &cmd_chat,    &cmd_serve,   &cmd_bench,    &cmd_perplexity, &cmd_convert, &cmd_inspect,
-    &cmd_plugins, &cmd_tokenize, &cmd_render, &cmd_trace,   &cmd_plan,      NULL,
+    &cmd_plugins, &cmd_tokenize, &cmd_render, &cmd_trace,   &cmd_plan,   &cmd_calibrate,      NULL,
 };
 
 static void print_options(const struct cli_option *table)

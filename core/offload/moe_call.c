@@ -232,3 +232,10 @@ int32_t offload_measure(struct offload *o)
         o->link_rate = (double)l->record_bytes / k->link_record;
     return st;
 }
+
+int32_t offload_time(struct offload *o, uint32_t what, uint32_t count, uint32_t n, double *seconds)
+{
+    return what == OFFLOAD_TIME_CPU      ? time_cpu(o, count, n, seconds)
+           : what == OFFLOAD_TIME_DEVICE ? time_device(o, count, n, seconds)
+                                         : time_link(o, count, seconds);
+}

@@ -104,6 +104,12 @@ int32_t offload_allocate(struct offload *o, uint32_t frames, uint32_t slots);
 bool offload_divide(const struct offload_memory *m, uint64_t bytes, uint32_t *frames, uint32_t *slots);
 /* Measures link, CPU and device with the records that are there; needs offload_allocate.  Milliseconds. */
 int32_t offload_measure(struct offload *o);
+/* Seconds of one of `count` experts of layer 0 with n columns each: on the CPU, on the device, or their way over the link (n is
+ * ignored).  Needs offload_allocate; count * n at most max_columns * top_k, count at most the slots and the layer's experts. */
+#define OFFLOAD_TIME_CPU    1u
+#define OFFLOAD_TIME_DEVICE 2u
+#define OFFLOAD_TIME_LINK   3u
+int32_t offload_time(struct offload *o, uint32_t what, uint32_t count, uint32_t n, double *seconds);
 void offload_cost_set(struct offload *o, const struct offload_cost *cost);
 void offload_cost_get(const struct offload *o, struct offload_cost *cost);
 

@@ -78,8 +78,28 @@ struct layer {
     double cpu_busy;
 };
 
+static double measured(const struct predict_rates *r, uint32_t n)
+{
+    uint32_t i = 0, last = r->n - 1;
+    if (n >= r->columns[last])
+        return r->seconds[last] * n / r->columns[last];
+    while (n > r->columns[i])
+        i++;
+    if (i == 0)
+        return r->seconds[0];
+    double part = (double)(n - r->columns[i - 1]) / (r->columns[i] - r->columns[i - 1]);
+    return r->seconds[i - 1] + part * (r->seconds[i] - r->seconds[i - 1]);
+}
+
+static double cpu_seconds(const struct predict_call *c, uint32_t n)
+{
+    return c->machine->cpu.n ? measured(&c->machine->cpu, n) : n * c->model->expert_flops / c->machine->cpu_flops;
+}
+
 static double device_seconds(const struct predict_call *c, uint32_t n)
 {
+    if (c->machine->device.n)
+        return measured(&c->machine->device, n);
     return larger(c->model->record_bytes / c->machine->memory, n * c->model->expert_flops / c->machine->expert_flops);
 }
 
@@ -88,7 +108,7 @@ static double cpu_done(const struct predict_call *c, double at, uint32_t n, doub
 {
     const struct predict_machine *h = c->machine;
     double bytes = c->model->record_bytes, rest = larger(h->dram - h->link, h->dram / 16);
-    double computed = at + n * c->model->expert_flops / h->cpu_flops, shared = (link_end - at) * rest;
+    double computed = at + cpu_seconds(c, n), shared = (link_end - at) * rest;
     if (shared >= bytes)
         return larger(computed, at + bytes / rest);
     if (shared > 0)

@@ -16,8 +16,16 @@
 
 #include "planner.h"
 
+/* Measured seconds of one expert at some column counts, ascending; between them linear, past the last in proportion.  n 0: from the
+ * machine's rates. */
+#define PREDICT_RATES 10u
+struct predict_rates {
+    uint32_t n, columns[PREDICT_RATES];
+    double seconds[PREDICT_RATES];
+};
 struct predict_machine { /* bytes; bytes and operations a second; seconds */
     double vram, ram, link, latency, dram, cpu_flops, memory, flops, expert_flops, kernel;
+    struct predict_rates cpu, device;
 };
 struct predict_model {
     uint32_t layers, experts, top_k, hidden;
