@@ -86,7 +86,7 @@ static int32_t measure(struct bench *b, struct bench_arm *a, uint32_t test, doub
 {
     const struct bench_test *t = &b->tests[test];
     struct touched touched = {0};
-    struct ifx_observer observer = {&touched, NULL, on_router};
+    struct ifx_observer observer = {.ctx = &touched, .router = on_router};
     struct ifx_offload_stats stats;
     uint64_t prompt = t->decode ? DECODE_PROMPT : t->n, before;
     int32_t st = ifx_sequence_reset(a->sequence);

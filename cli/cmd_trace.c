@@ -34,6 +34,7 @@ struct trace {
     float *logits;
     float **hidden; /* [n_layers + 1]: the embedding, then after each layer */
     struct trace_router *routers;
+    int32_t **selection; /* [n_kv_layers] of [n, index_rows], -1 past the last; NULL: every token sees all before it */
     struct st_writer *writer;
 };
 
@@ -62,6 +63,19 @@ static int32_t on_router(void *ctx, uint32_t layer, uint64_t pos0, uint32_t n, u
     return base_error(IFX_EINTERNAL, "router choices of layer %u, which is not a declared MoE layer", layer);
 }
 
+static int32_t on_selection(void *ctx, uint32_t kv_layer, uint64_t pos0, uint32_t n, const int32_t *rows, const uint32_t *n_rows,
+                            uint64_t ld_rows)
+{
+    struct trace *t = ctx;
+    uint32_t most = t->desc->index_rows;
+    if (t->selection == NULL || kv_layer >= t->desc->n_kv_layers || pos0 + n > t->n)
+        return base_error(IFX_EINTERNAL, "a selection of tokens in KV layer %u, which was not declared", kv_layer);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t r = 0; r < most; r++)
+            t->selection[kv_layer][(pos0 + i) * most + r] = r < n_rows[i] ? rows[i * ld_rows + r] : -1;
+    return IFX_OK;
+}
+
 static void *matrix(uint64_t rows, uint64_t cols)
 {
     uint64_t count;
@@ -83,6 +97,11 @@ static int32_t allocate(struct trace *t)
     for (uint32_t l = 0; l <= d->n_layers; l++)
         if ((t->hidden[l] = matrix(t->n, d->residual_width)) == NULL)
             return IFX_ENOMEM;
+    if (d->index_dim && (t->selection = base_calloc((uint64_t)d->n_kv_layers + 1, sizeof *t->selection)) == NULL)
+        return IFX_ENOMEM;
+    for (uint32_t i = 0; t->selection != NULL && i < d->n_kv_layers; i++)
+        if ((t->selection[i] = matrix(t->n, d->index_rows)) == NULL)
+            return IFX_ENOMEM;
     for (uint32_t i = 0; i < d->n_moe; i++) {
         struct trace_router *r = &t->routers[i];
         *r = (struct trace_router){.layer = d->moe[i].layer, .top_k = d->moe[i].top_k};
@@ -102,6 +121,9 @@ static void release(struct trace *t)
         base_free(t->routers[i].ids);
         base_free(t->routers[i].weights);
     }
+    for (uint32_t i = 0; t->selection != NULL && i < t->desc->n_kv_layers; i++)
+        base_free(t->selection[i]);
+    base_free(t->selection);
     if (t->writer != NULL)
         st_writer_close(&t->writer, false);
     ifx_sequence_destroy(t->sequence);
@@ -139,6 +161,10 @@ static int32_t put_all(struct trace *t, bool declare)
         if (st == IFX_OK)
             st = put(t, declare, name, IFX_F32, r->top_k, r->weights);
     }
+    for (uint32_t i = 0; t->selection != NULL && i < d->n_kv_layers && st == IFX_OK; i++) {
+        snprintf(name, sizeof name, "selection.%u", i);
+        st = put(t, declare, name, IFX_I32, d->index_rows, t->selection[i]);
+    }
     return st;
 }
 
@@ -173,7 +199,7 @@ static int32_t read_ids(struct trace *t)
 
 static int trace(struct trace *t, const char *out)
 {
-    struct ifx_observer observer = {t, on_hidden, on_router};
+    struct ifx_observer observer = {t, on_hidden, on_router, on_selection};
     struct ifx_model_info info;
     ifx_model_info(t->model, &info);
     t->desc = info.desc;
@@ -226,7 +252,7 @@ static int run(struct cli *cli)
 const struct cli_command cmd_trace = {
     "trace",
     "[MODEL] --ids LIST --out FILE [options]",
-    "token ids to logits, hidden states and router choices, as a safetensors file",
+    "token ids to logits, hidden states, router and token choices, as a safetensors file",
     options,
     "  infernix trace model.infernix --ids 1,2,3 --out trace.safetensors\n"
     "  infernix --device ref trace ./checkpoint --text \"Once upon a time\" -o trace.safetensors --force\n",

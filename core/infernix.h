@@ -55,6 +55,15 @@ struct ifx_offload_stats {
     uint64_t frames, frames_used, frame_bytes;               /* now, not growing */
 };
 
+/* Rows of on-disk tables since the model was opened; all only grow. */
+struct ifx_table_stats {
+    uint64_t rows;        /* asked for by tokens */
+    uint64_t unique_rows; /* after those that a step asks for twice */
+    uint64_t read_rows, read_bytes; /* not in the cache */
+    double wait_seconds;  /* that layers waited for reads */
+};
+#define IFX_NO_TABLE_CACHE UINT64_MAX
+
 struct ifx_model_options {
     const char *path;      /* MODEL or NULL: the demo model (installed, or in the build tree) */
     const char *device;    /* as ifx_device_open takes it */
@@ -65,6 +74,7 @@ struct ifx_model_options {
     uint32_t max_sequences; /* 0: 1 */
     uint64_t prefix_cache_bytes; /* what snapshots for ifx_sequence_attach may take; 0: none are kept */
     bool no_graph;               /* never capture device graphs */
+    uint64_t table_cache_bytes;  /* rows of on-disk tables kept in memory (--ngram-cache-mib); 0: 64 MiB, IFX_NO_TABLE_CACHE: none */
     struct ifx_offload_options offload;
     /* Load progress; may be NULL. */
     void (*progress)(void *ctx, uint64_t done, uint64_t total);
@@ -75,6 +85,8 @@ int32_t ifx_model_open(struct ifx_context *c, const struct ifx_model_options *o,
 void ifx_model_close(struct ifx_model *m);
 /* Path of the demo model, or an error that says where it was looked for. */
 int32_t ifx_demo_path(char **out);
+
+void ifx_table_stats(struct ifx_model *m, struct ifx_table_stats *out);
 
 struct ifx_model_info {
     const char *path, *architecture, *family, *device, *kv_dtype, *expert_format; /* expert_format NULL: dense */
@@ -107,6 +119,9 @@ struct ifx_observer {
     int32_t (*hidden)(void *ctx, int32_t layer, uint64_t pos0, uint32_t n, const float *x, uint32_t width);
     int32_t (*router)(void *ctx, uint32_t layer, uint64_t pos0, uint32_t n, uint32_t top_k, const int32_t *ids,
                       const float *weights);
+    /* Sparse attention of a KV layer: rows[i * ld_rows ...], n_rows[i] token positions that column i sees. */
+    int32_t (*selection)(void *ctx, uint32_t kv_layer, uint64_t pos0, uint32_t n, const int32_t *rows, const uint32_t *n_rows,
+                         uint64_t ld_rows);
 };
 void ifx_sequence_observe(struct ifx_sequence *s, const struct ifx_observer *o); /* NULL: off */
 

@@ -70,6 +70,19 @@ int32_t artifact_verify(struct artifact *a, struct base_pool *pool,
 /* false: sections are used without looking at their CRC (a large file that was verified before). */
 void artifact_set_verify(struct artifact *a, bool verify);
 
+/* ---- row tables (model.h): rows are read from the file when they are wanted ---- */
+struct artifact_table;
+/* Opens files of its own; the artifact must outlive it.  A container's CRC of a table is looked at by artifact_verify only. */
+int32_t artifact_table_open(struct artifact *a, const struct ifx_row_table *desc, struct artifact_table **out);
+void artifact_table_close(struct artifact_table *t);
+uint32_t artifact_table_row_bytes(const struct artifact_table *t); /* as stored */
+uint32_t artifact_table_dtype(const struct artifact_table *t);
+float artifact_table_scale(const struct artifact_table *t); /* FP8: of the table; else 1 */
+/* Reads n rows from `row` on, as stored; any thread. */
+int32_t artifact_table_read(const struct artifact_table *t, uint64_t row, uint64_t n, void *dst);
+/* A stored row to float32 [cols]. */
+void artifact_table_decode(const struct artifact_table *t, const void *row, float *out);
+
 /* ---- conversion ---- */
 struct artifact_convert {
     const char *out_path;

@@ -178,6 +178,9 @@ bool art_expert_open(const struct artifact *a, const struct ifx_moe_layer *m, ui
 void art_check_experts(const struct artifact *a, const struct ifx_moe_layer *m, uint32_t moe_layer,
                        struct art_faults *f);
 void art_check(const struct artifact *a, const struct ifx_model_desc *desc, struct art_faults *f);
+/* A row table: all parts there, of one type and the right shape.  Integers that repeat the config: they agree where stored. */
+void art_check_table(const struct artifact *a, const struct ifx_row_table *t, struct art_faults *f);
+void art_check_ints(const struct artifact *a, const struct ifx_int_tensor *want, struct art_faults *f);
 /* Says why a weight is missing when another dialect's tensor stands in its place. */
 void art_missing(const struct artifact *a, const char *logical_name, const char *why, struct art_faults *f);
 

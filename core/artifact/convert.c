@@ -187,6 +187,8 @@ int32_t convert_plan(struct converting *v)
         status = plan_params(v);
     if (status == IFX_OK)
         status = plan_experts(v);
+    if (status == IFX_OK)
+        status = convert_plan_tables(v);
     uint64_t at = 0; /* every asset is followed by at least one zero */
     for (uint32_t i = 0; i < ART_ASSETS; i++)
         if (v->a->assets[i].data != NULL)
@@ -240,6 +242,18 @@ static int32_t write_experts(struct converting *v)
         if (status != IFX_OK)
             break;
         status = convert_section_end(v, "experts");
+    }
+    return status;
+}
+
+static int32_t write_tables(struct converting *v)
+{
+    int32_t status = IFX_OK;
+    for (uint32_t i = 0; status == IFX_OK && i < v->c->desc->n_tables; i++) {
+        convert_section_begin(v);
+        status = convert_table(v, i);
+        if (status == IFX_OK)
+            status = convert_section_end(v, "table");
     }
     return status;
 }
@@ -321,6 +335,8 @@ int32_t artifact_convert(struct artifact *a, const struct artifact_convert *c)
         status = convert_section_end(&v, "dense");
     if (status == IFX_OK)
         status = write_experts(&v);
+    if (status == IFX_OK)
+        status = write_tables(&v);
     if (status == IFX_OK)
         status = convert_write_index(&v);
     if (status == IFX_OK)

@@ -22,7 +22,7 @@ struct converting {
     struct base_out *out;
     struct plan_param *params;
     uint32_t n_params;
-    uint64_t assets_bytes, dense_bytes, record_bytes;
+    uint64_t assets_bytes, dense_bytes, record_bytes, tables_bytes;
     uint64_t done, total;
     json_t *index, *sections, *tensors, *experts, *assets;
     uint32_t crc; /* of the section being written */
@@ -44,5 +44,8 @@ int32_t convert_pad(struct converting *v, uint64_t to); /* zeros up to an offset
 int32_t convert_progress(struct converting *v, const char *what);
 int32_t convert_dense(struct converting *v);
 int32_t convert_experts(struct converting *v, uint32_t moe_layer);
+/* convert_table.c: a section a table, its rows as they are stored. */
+int32_t convert_plan_tables(struct converting *v);
+int32_t convert_table(struct converting *v, uint32_t table);
 
 #endif

@@ -99,6 +99,10 @@ void art_check(const struct artifact *a, const struct ifx_model_desc *desc, stru
         check_param(a, desc, &desc->params[i], f);
     for (uint32_t i = 0; i < desc->n_moe; i++)
         art_check_experts(a, &desc->moe[i], i, f);
+    for (uint32_t i = 0; i < desc->n_tables; i++)
+        art_check_table(a, &desc->tables[i], f);
+    for (uint32_t i = 0; i < desc->n_ints; i++)
+        art_check_ints(a, &desc->ints[i], f);
 }
 
 int32_t artifact_check(struct artifact *a, const struct ifx_model_desc *desc)

@@ -161,8 +161,45 @@ int32_t attention_host(struct ifx_model *m, const struct ifx_attention *a)
     return m->oracle ? attention_ref(&c) : attend(&c);
 }
 
+/* What an observer is shown of a selection: on a device with its own memory, a copy. */
+static int32_t show_selection(const struct engine_step *step, const struct ifx_attention *a)
+{
+    struct ifx_model *m = step->model;
+    const struct ifx_observer *o = &((struct ifx_sequence *)a->segment->sequence)->observer;
+    uint64_t n = a->segment->n, bytes = n * a->ld_rows * sizeof *a->rows;
+    if (m->host_memory)
+        return o->selection(o->ctx, a->kv_layer, a->segment->pos0, (uint32_t)n, a->rows, a->n_rows, a->ld_rows);
+    int32_t *rows = base_alloc(bytes + n * sizeof *a->n_rows, 64);
+    uint32_t *n_rows = (uint32_t *)(rows + n * a->ld_rows);
+    int32_t st = rows ? m->dev->ops->copy(m->dev, m->stream, rows, a->rows, bytes, IFX_COPY_FROM_DEVICE) : IFX_ENOMEM;
+    if (!st)
+        st = m->dev->ops->copy(m->dev, m->stream, n_rows, a->n_rows, n * sizeof *n_rows, IFX_COPY_FROM_DEVICE);
+    if (!st)
+        st = m->dev->ops->stream_sync(m->dev, m->stream);
+    if (!st)
+        st = o->selection(o->ctx, a->kv_layer, a->segment->pos0, (uint32_t)n, rows, n_rows, a->ld_rows);
+    base_free(rows);
+    return st;
+}
+
 int32_t engine_attention(const struct ifx_services *sv, const struct ifx_attention *a)
 {
     const struct engine_step *step = sv->ctx;
+    const struct ifx_sequence *s = a->segment->sequence;
+    int32_t st = a->rows && s->observed && s->observer.selection ? show_selection(step, a) : IFX_OK;
+    if (st)
+        return st;
     return step->model->attend_where == ATTEND_ON_HOST ? attention_host(step->model, a) : attention_device(step, a);
+}
+
+int32_t engine_index_plane(const struct ifx_services *sv, const struct ifx_segment *segment, uint32_t kv_layer,
+                           struct ifx_index_plane *out)
+{
+    const struct engine_step *step = sv->ctx;
+    const struct ifx_model *m = step->model;
+    const struct ifx_sequence *s = segment->sequence;
+    void *const *pages = m->host_memory ? s->pages : m->slots[s->slot].pages;
+    *out = (struct ifx_index_plane){.pages = pages + (uint64_t)kv_layer * s->max_blocks, .offset = m->plane_offset,
+                                    .page_tokens = ENGINE_PAGE_TOKENS, .ratio = m->desc->index_ratio, .d = m->desc->index_dim};
+    return IFX_OK;
 }

@@ -120,7 +120,8 @@ static void give(struct ifx_model *m, void *memory, uint32_t place)
 static int32_t take_slots(struct ifx_model *m)
 {
     uint64_t blocks = (m->n_ctx + ENGINE_PAGE_TOKENS - 1) / ENGINE_PAGE_TOKENS, state_bytes = m->desc->state_bytes;
-    uint64_t pages = m->attend_where == ATTEND_ON_DEVICE ? m->desc->n_kv_layers * blocks * sizeof(void *) : 0;
+    bool wanted = m->attend_where == ATTEND_ON_DEVICE || (!m->host_memory && m->desc->index_dim);
+    uint64_t pages = wanted ? m->desc->n_kv_layers * blocks * sizeof(void *) : 0;
     m->slots = base_calloc(m->max_sequences, sizeof *m->slots);
     int32_t st = m->slots ? IFX_OK : IFX_ENOMEM;
     for (uint32_t i = 0; !st && i < m->max_sequences; i++) {

@@ -12,6 +12,7 @@
 #define ENGINE_PAGE_TOKENS   64u
 #define ENGINE_DEFAULT_CTX   4096u
 #define ENGINE_DEFAULT_CHUNK 512u
+#define ENGINE_DEFAULT_ROWS  (64ull << 20) /* bytes of table rows in memory */
 #define ENGINE_PASS_ITEMS    IFX_NARROW_COLUMNS /* sequences of one pass */
 #define ENGINE_BUFFERS       24u
 #define ENGINE_GRAPHS        32u /* captured steps kept */
@@ -141,7 +142,9 @@ struct ifx_model {
     enum attend_where attend_where;
     struct kv_pool pool;
     uint64_t kv_bytes; /* of the pool: what the sequences need */
+    uint64_t plane_offset; /* of the index keys in a page (desc->index_dim) */
     struct prefix_cache prefix;
+    struct engine_tables *tables; /* NULL: the family has none */
     /* text */
     struct text_tokenizer *tokenizer;
     struct text_chat *chat; /* made at first use */
@@ -247,6 +250,17 @@ int32_t attention_device(const struct engine_step *step, const struct ifx_attent
 uint32_t attention_bound(const struct ifx_model *m, uint64_t tokens);
 /* The host calls of captured attention read where the sequences stand now. */
 void attention_refresh_jobs(const struct engine_step *step);
+
+int32_t engine_index_plane(const struct ifx_services *sv, const struct ifx_segment *segment, uint32_t kv_layer,
+                           struct ifx_index_plane *out);
+
+/* tables.c */
+int32_t engine_tables_create(struct ifx_model *m, uint64_t cache_bytes);
+void engine_tables_destroy(struct ifx_model *m);
+/* Asks for the rows of a pass; each begin has its end, which waits for what is still being read. */
+int32_t engine_tables_begin(struct engine_step *step);
+void engine_tables_end(struct ifx_model *m);
+int32_t engine_table_rows(const struct ifx_services *sv, uint32_t table, float *y);
 
 /* moe.c: the service of model.h */
 int32_t engine_moe(const struct ifx_services *sv, uint32_t moe_layer, const float *x, uint64_t ldx, uint32_t n, float *y,

@@ -81,6 +81,9 @@ static int32_t open_kv(struct ifx_model *m, const char *name, uint64_t prefix_by
     st = registry_page_bytes(m->kv_ops, &shape, &page_bytes);
     if (st)
         return st;
+    m->plane_offset = page_bytes;
+    if (m->desc->index_dim)
+        page_bytes += ifx_index_plane_bytes(ENGINE_PAGE_TOKENS, m->desc->index_ratio, m->desc->index_dim, m->oracle ? 4 : 2);
     st = m->kv_ops->open(registry_host(m->ctx->registry), plugin->options, &shape, &m->kv);
     uint64_t blocks = ((uint64_t)m->n_ctx + ENGINE_PAGE_TOKENS - 1) / ENGINE_PAGE_TOKENS * m->max_sequences;
     m->kv_bytes = blocks * page_bytes * m->desc->n_kv_layers;
@@ -117,6 +120,11 @@ static int32_t set_limits(struct ifx_model *m, const struct ifx_model_options *o
     return IFX_OK;
 }
 
+static uint64_t table_cache_bytes(const struct ifx_model_options *o)
+{
+    return o->table_cache_bytes == IFX_NO_TABLE_CACHE ? 0 : o->table_cache_bytes ? o->table_cache_bytes : ENGINE_DEFAULT_ROWS;
+}
+
 static int32_t open_all(struct ifx_model *m, const struct ifx_model_options *o)
 {
     char *demo = NULL;
@@ -142,7 +150,9 @@ static int32_t open_all(struct ifx_model *m, const struct ifx_model_options *o)
         st = engine_load_weights(m, o);
     if (!st)
         st = engine_load_experts(m, o);
-    return st ? st : step_buffers_create(m);
+    if (!st)
+        st = step_buffers_create(m);
+    return st ? st : engine_tables_create(m, table_cache_bytes(o));
 }
 
 int32_t ifx_model_open(struct ifx_context *c, const struct ifx_model_options *o, struct ifx_model **out)
@@ -168,6 +178,7 @@ void ifx_model_close(struct ifx_model *m)
     prefix_destroy(m);
     if (m->dev) {
         engine_graphs_destroy(m);
+        engine_tables_destroy(m);
         step_buffers_destroy(m);
         kv_pool_destroy(m);
         if (m->kv_side && m->kv_ops->device_close)

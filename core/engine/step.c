@@ -167,10 +167,13 @@ int32_t engine_run_step(struct engine_step *es)
     struct ifx_step step = {.struct_size = sizeof step, .dev = m->dev, .stream = m->stream, .weights = m->weights,
                             .segments = b->segments, .logit_columns = b->logit_columns, .ws = b->ws, .ws_bytes = b->ws_bytes};
     struct ifx_services services = {.struct_size = sizeof services, .ctx = es, .attention = engine_attention,
-                                    .moe = engine_moe, .observe = observe, .cancelled = cancelled};
+                                    .moe = engine_moe, .observe = observe, .cancelled = cancelled,
+                                    .index_plane = engine_index_plane, .table_rows = engine_table_rows};
     step.services = &services;
     es->jobs = b->jobs;
     int32_t st = fill(es, &step);
+    if (!st)
+        st = engine_tables_begin(es);
     if (!st)
         st = engine_moe_begin(es);
     if (!st)
@@ -179,6 +182,7 @@ int32_t engine_run_step(struct engine_step *es)
         st = engine_results_enqueue(es, step.logits);
     if (!st)
         st = m->dev->ops->stream_sync(m->dev, m->stream);
+    engine_tables_end(m);
     if (st)
         return break_all(es, st);
     advance(es);

@@ -76,6 +76,14 @@ struct ifx_row_table {
     uint32_t per_token; /* rows that a token needs */
 };
 
+/* An I64 tensor that a checkpoint may store and whose values follow from the config: they must agree. */
+struct ifx_int_tensor {
+    char name[120]; /* logical */
+    const int64_t *values;
+    uint32_t count;
+    uint32_t reserved;
+};
+
 struct ifx_model_desc {
     uint32_t struct_size;
     uint32_t vocab;
@@ -95,9 +103,12 @@ struct ifx_model_desc {
     /* Block selection (device.h): an index plane beside each KV page.  index_dim 0: none. */
     uint32_t index_dim;
     uint32_t index_ratio;
+    uint32_t index_rows; /* tokens that a query sees at most */
     /* Tables whose rows the host looks up by token n-grams, kept on disk (struct ifx_row_table). */
     const struct ifx_row_table *tables;
+    const struct ifx_int_tensor *ints;
     uint32_t n_tables;
+    uint32_t n_ints;
     uint32_t history; /* tokens before a segment that row_ids looks at */
 };
 

@@ -5,8 +5,7 @@
 #ifndef INFERNIX_MODELS_READER_H
 #define INFERNIX_MODELS_READER_H
 
-#include <infernix/model.h>
-#include <stdbool.h>
+#include "blocks.h"
 
 struct config_reader {
     const struct ifx_host *host;
@@ -26,7 +25,35 @@ int32_t config_only_string(const struct config_reader *r, const char *key, const
 /* rope_parameters or rope_scaling: only the default type. */
 int32_t config_only_default_rope(const struct config_reader *r);
 
-/* Values of a list of sizes; the state of a sequence is laid out in runs that start at a multiple of 16 values. */
+/* rms_norm_eps, rope_theta and partial_rotary_factor (factor: what it is where the config is silent) into a family's attention and
+ * delta net; *inv_freq: [rotary / 2], made with the host's alloc. */
+int32_t config_read_reals(const struct config_reader *r, double factor, struct attention_net *attention, struct delta_net *delta,
+                          float *eps, float **inv_freq);
+/* Head counts and widths of attention and delta net. */
+int32_t config_read_heads(const struct config_reader *r, struct attention_net *attention, struct delta_net *delta);
+/* layer_types, or every full_attention_interval-th is full attention; sets linear[i] for n_layers layers. */
+int32_t config_read_pattern(const struct config_reader *r, uint32_t n_layers, bool *linear);
+
+/* ---- declaring ---- */
+struct param_list {
+    struct ifx_param *params;
+    uint32_t n;
+};
+uint32_t param_add(struct param_list *p, uint32_t kind, uint32_t flags, uint32_t rows, uint32_t cols, const char *format, ...)
+    __attribute__((format(printf, 6, 7)));
+#define PARAM_MATRIX(list, flags, rows, cols, ...) param_add(list, IFX_PARAM_MATRIX, flags, rows, cols, __VA_ARGS__)
+#define PARAM_VECTOR(list, values, ...)            param_add(list, IFX_PARAM_VECTOR, 0, 1, values, __VA_ARGS__)
+
+/* Parameters of the shared blocks of layer i; a delta net's state is placed at *state_end, in values, in runs that start at a
+ * multiple of 16. */
+void delta_declare(struct param_list *p, const struct delta_net *net, uint32_t hidden, uint32_t i, struct delta_layer *l,
+                   uint64_t *state_end);
+void attention_declare(struct param_list *p, const struct attention_net *net, uint32_t hidden, uint32_t i,
+                       struct attention_layer *l);
+void ffn_declare(struct param_list *p, uint32_t hidden, uint32_t inter, const char *block, uint32_t i, struct ffn_layer *l);
+/* Router, gate of the shared expert, shared expert; fills *moe (its experts, top_k, hidden, inter, renormalise are set). */
+void mixture_declare(struct param_list *p, uint32_t inter, uint32_t i, struct ifx_moe_layer *moe, struct ffn_layer *l);
+
 uint64_t config_place_state(uint64_t *end, uint64_t values);
 
 #endif

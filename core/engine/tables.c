@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tables.c - row tables: rows are asked for when a step begins, read by threads of their own, and handed to the family as float32 when it
+ * wants them, which is some layers later.
+ *
+ * A step's rows are sorted and each is looked at once.  Those in the cache are taken from there; the others are read into the step's landing
+ * place, ascending, in runs that the reading threads share, and enter the cache afterwards.
+ */
+#include "engine.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define READERS      8u
+#define RUN_ROWS     16u /* rows a reader takes at a time */
+#define CACHE_WAYS   8u
+#define NO_ROW       UINT64_MAX
+
+/* A cache of rows, set-associative: a set keeps its rows by falling time of use. */
+struct row_cache {
+    uint64_t sets; /* a power of two; 0: no cache */
+    uint64_t *ids; /* [sets * CACHE_WAYS] */
+    uint8_t *rows; /* [sets * CACHE_WAYS, row bytes] */
+};
+
+/* One table and the rows that the step asked for. */
+struct table {
+    struct artifact_table *file;
+    const struct ifx_row_table *desc;
+    uint32_t row_bytes;
+    struct row_cache cache;
+    int64_t *ids;      /* [columns * per_token] as the family gave them */
+    uint64_t *sorted;  /* unique ones, ascending */
+    uint8_t *landing;  /* [unique, row bytes] */
+    uint32_t *missing; /* unique indices that have to be read */
+    uint64_t n_ids, n_sorted, n_missing;
+    float *staging; /* host memory that the device reads: [columns, per_token * cols] */
+};
+
+struct engine_tables {
+    struct ifx_model *m;
+    struct table *all;
+    uint32_t n;
+    struct ifx_table_stats stats;
+    /* the readers' work, under the lock */
+    pthread_mutex_t lock;
+    pthread_cond_t work, done;
+    pthread_t threads[READERS];
+    uint32_t n_threads;
+    uint32_t table;      /* being read */
+    uint64_t next, left; /* first missing row that nobody took; rows not yet read of all tables */
+    bool stop;
+    int32_t status; /* of the step's reads: the first failure, and its text */
+    char *error;
+};
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- cache ---- */
+
+static uint64_t set_of(const struct row_cache *c, uint64_t id)
+{
+    return ((id * 0x9e3779b97f4a7c15u) >> 20) & (c->sets - 1);
+}
+
+static int32_t cache_create(struct row_cache *c, uint64_t bytes, uint32_t row_bytes, uint64_t rows)
+{
+    uint64_t each = (row_bytes + sizeof(uint64_t)) * (uint64_t)CACHE_WAYS, sets = 1;
+    if (bytes < each)
+        return IFX_OK;
+    while (sets * 2 * each <= bytes && sets * CACHE_WAYS < rows)
+        sets *= 2;
+    c->ids = base_calloc(sets * CACHE_WAYS, sizeof *c->ids);
+    c->rows = base_map_anon(sets * CACHE_WAYS * row_bytes);
+    if (!c->ids || !c->rows)
+        return base_error_prefix(IFX_ENOMEM, "row cache (lower --ngram-cache-mib)");
+    for (uint64_t i = 0; i < sets * CACHE_WAYS; i++)
+        c->ids[i] = NO_ROW;
+    c->sets = sets;
+    return IFX_OK;
+}
+
+/* Ways of a set are swapped by one towards the front at a hit; the last goes when a new row comes. */
+static bool cache_take(struct row_cache *c, uint64_t id, uint32_t row_bytes, uint8_t *out)
+{
+    uint64_t at = c->sets ? set_of(c, id) * CACHE_WAYS : 0;
+    for (uint32_t w = 0; c->sets && w < CACHE_WAYS; w++) {
+        uint8_t *row = c->rows + (at + w) * row_bytes;
+        if (c->ids[at + w] != id)
+            continue;
+        memcpy(out, row, row_bytes);
+        if (w) {
+            memcpy(row, row - row_bytes, row_bytes);
+            memcpy(row - row_bytes, out, row_bytes);
+            c->ids[at + w] = c->ids[at + w - 1];
+            c->ids[at + w - 1] = id;
+        }
+        return true;
+    }
+    return false;
+}
+
+/* A new row enters in the middle: rows asked for once do not push out those asked for often. */
+static void cache_put(struct row_cache *c, uint64_t id, uint32_t row_bytes, const uint8_t *row)
+{
+    if (!c->sets)
+        return;
+    uint64_t at = set_of(c, id) * CACHE_WAYS, way = CACHE_WAYS / 2;
+    while (way > 0 && c->ids[at + way - 1] == NO_ROW)
+        way--;
+    uint64_t after = CACHE_WAYS - 1 - way;
+    memmove(c->rows + (at + way + 1) * row_bytes, c->rows + (at + way) * row_bytes, after * row_bytes);
+    memmove(c->ids + at + way + 1, c->ids + at + way, after * sizeof *c->ids);
+    memcpy(c->rows + (at + way) * row_bytes, row, row_bytes);
+    c->ids[at + way] = id;
+}
+
+/* ---- readers ---- */
+
+/* Takes a run of missing rows; false when none is left.  The caller holds the lock. */
+static bool take_run(struct engine_tables *e, struct table **t, uint64_t *first, uint64_t *count)
+{
+    while (e->table < e->n && e->next == e->all[e->table].n_missing) {
+        e->table++;
+        e->next = 0;
+    }
+    if (e->table >= e->n)
+        return false;
+    *t = &e->all[e->table];
+    *first = e->next;
+    *count = (*t)->n_missing - e->next < RUN_ROWS ? (*t)->n_missing - e->next : RUN_ROWS;
+    /* Few rows: one each, so that their reads overlap. */
+    if ((*t)->n_missing <= (uint64_t)READERS * RUN_ROWS)
+        *count = 1;
+    e->next += *count;
+    return true;
+}
+
+static int32_t read_run(const struct table *t, uint64_t first, uint64_t count)
+{
+    int32_t st = IFX_OK;
+    for (uint64_t i = first; !st && i < first + count; i++)
+        st = artifact_table_read(t->file, t->sorted[t->missing[i]], 1, t->landing + (uint64_t)t->missing[i] * t->row_bytes);
+    return st;
+}
+
+static void *reader(void *arg)
+{
+    struct engine_tables *e = arg;
+    struct table *t;
+    uint64_t first, count;
+    pthread_mutex_lock(&e->lock);
+    while (!e->stop) {
+        if (!take_run(e, &t, &first, &count)) {
+            pthread_cond_wait(&e->work, &e->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&e->lock);
+        int32_t st = read_run(t, first, count);
+        pthread_mutex_lock(&e->lock);
+        if (st && !e->status) {
+            e->status = st;
+            e->error = base_strdup(base_error_text());
+        }
+        e->left -= count;
+        if (!e->left)
+            pthread_cond_broadcast(&e->done);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return NULL;
+}
+
+/* ---- life ---- */
+
+static int32_t table_create(struct engine_tables *e, uint32_t i, uint64_t cache_bytes)
+{
+    struct ifx_model *m = e->m;
+    struct table *t = &e->all[i];
+    t->desc = &m->desc->tables[i];
+    uint64_t rows = (uint64_t)m->step.max_columns * t->desc->per_token;
+    int32_t st = artifact_table_open(m->artifact, t->desc, &t->file);
+    if (st)
+        return st;
+    t->row_bytes = artifact_table_row_bytes(t->file);
+    t->ids = base_calloc(rows, sizeof *t->ids);
+    t->sorted = base_calloc(rows, sizeof *t->sorted);
+    t->missing = base_calloc(rows, sizeof *t->missing);
+    t->landing = base_calloc(rows, t->row_bytes);
+    if (!t->ids || !t->sorted || !t->missing || !t->landing)
+        return IFX_ENOMEM;
+    void *staging;
+    st = m->dev->ops->host_alloc(m->dev, rows * t->desc->cols * sizeof(float), &staging);
+    if (st)
+        return st;
+    t->staging = staging;
+    return cache_create(&t->cache, cache_bytes / m->desc->n_tables, t->row_bytes, t->desc->rows);
+}
+
+int32_t engine_tables_create(struct ifx_model *m, uint64_t cache_bytes)
+{
+    if (!m->desc->n_tables)
+        return IFX_OK;
+    struct engine_tables *e = m->tables = base_calloc(1, sizeof *e);
+    if (!e)
+        return IFX_ENOMEM;
+    e->m = m;
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_cond_init(&e->work, NULL);
+    pthread_cond_init(&e->done, NULL);
+    e->all = base_calloc(m->desc->n_tables, sizeof *e->all);
+    int32_t st = e->all ? IFX_OK : IFX_ENOMEM;
+    for (; !st && e->n < m->desc->n_tables; e->n++)
+        st = table_create(e, e->n, cache_bytes);
+    e->table = e->n;
+    while (!st && e->n_threads < READERS) {
+        int err = pthread_create(&e->threads[e->n_threads], NULL, reader, e);
+        if (err)
+            st = base_error(IFX_ELIMIT, "a thread that reads table rows cannot be started: %s", strerror(err));
+        else
+            e->n_threads++;
+    }
+    return st;
+}
+
+void engine_tables_destroy(struct ifx_model *m)
+{
+    struct engine_tables *e = m->tables;
+    if (!e)
+        return;
+    pthread_mutex_lock(&e->lock);
+    e->stop = true;
+    pthread_cond_broadcast(&e->work);
+    pthread_mutex_unlock(&e->lock);
+    for (uint32_t i = 0; i < e->n_threads; i++)
+        pthread_join(e->threads[i], NULL);
+    for (uint32_t i = 0; e->all && i < m->desc->n_tables; i++) {
+        struct table *t = &e->all[i];
+        artifact_table_close(t->file);
+        if (t->staging)
+            m->dev->ops->host_free(m->dev, t->staging);
+        if (t->cache.rows)
+            base_unmap(t->cache.rows, t->cache.sets * CACHE_WAYS * t->row_bytes);
+        void *own[] = {t->ids, t->sorted, t->missing, t->landing, t->cache.ids};
+        for (size_t j = 0; j < sizeof own / sizeof own[0]; j++)
+            base_free(own[j]);
+    }
+    base_free(e->all);
+    base_free(e->error);
+    pthread_mutex_destroy(&e->lock);
+    pthread_cond_destroy(&e->work);
+    pthread_cond_destroy(&e->done);
+    base_free(e);
+    m->tables = NULL;
+}
+
+/* ---- a step ---- */
+
+static int by_id(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void sort_unique(struct table *t)
+{
+    uint64_t n = 0;
+    memcpy(t->sorted, t->ids, t->n_ids * sizeof *t->sorted);
+    qsort(t->sorted, t->n_ids, sizeof *t->sorted, by_id);
+    for (uint64_t i = 0; i < t->n_ids; i++)
+        if (!n || t->sorted[n - 1] != t->sorted[i])
+            t->sorted[n++] = t->sorted[i];
+    t->n_sorted = n;
+}
+
+/* The ids of the pass's tokens; each sequence's tokens lie one after the other, so what came before is at hand. */
+static int32_t ask_ids(struct engine_step *es, uint32_t index, struct table *t)
+{
+    const struct ifx_model *m = es->model;
+    t->n_ids = 0;
+    for (uint32_t i = 0; i < es->count; i++) {
+        const struct ifx_batch_item *it = es->items[i];
+        struct ifx_sequence *s = it->sequence;
+        uint64_t history = s->length < m->desc->history ? s->length : m->desc->history;
+        memcpy(s->tokens + s->length, it->tokens, it->n * sizeof *it->tokens);
+        m->family->row_ids(m->family_model, index, s->tokens + s->length, (uint32_t)history, it->n, t->ids + t->n_ids);
+        t->n_ids += (uint64_t)it->n * t->desc->per_token;
+    }
+    for (uint64_t i = 0; i < t->n_ids; i++)
+        if (t->ids[i] < 0 || (uint64_t)t->ids[i] >= t->desc->rows)
+            return base_error(IFX_EINTERNAL, "row %lld of table %s, which has %llu", (long long)t->ids[i], t->desc->name,
+                              (unsigned long long)t->desc->rows);
+    return IFX_OK;
+}
+
+/* Sorts a table's ids and finds those that are not in the cache. */
+static uint64_t look_up(struct engine_tables *e, struct table *t)
+{
+    sort_unique(t);
+    for (uint64_t r = 0; r < t->n_sorted; r++)
+        if (!cache_take(&t->cache, t->sorted[r], t->row_bytes, t->landing + r * t->row_bytes))
+            t->missing[t->n_missing++] = (uint32_t)r;
+    e->stats.rows += t->n_ids;
+    e->stats.unique_rows += t->n_sorted;
+    e->stats.read_rows += t->n_missing;
+    e->stats.read_bytes += t->n_missing * t->row_bytes;
+    return t->n_missing;
+}
+
+int32_t engine_tables_begin(struct engine_step *es)
+{
+    struct engine_tables *e = es->model->tables;
+    int32_t st = IFX_OK;
+    for (uint32_t i = 0; e && !st && i < e->n; i++)
+        st = ask_ids(es, i, &e->all[i]);
+    if (st || !e)
+        return st;
+    pthread_mutex_lock(&e->lock);
+    for (uint32_t i = 0; i < e->n; i++)
+        e->left += look_up(e, &e->all[i]);
+    e->table = 0;
+    e->next = 0;
+    if (e->left)
+        pthread_cond_broadcast(&e->work);
+    pthread_mutex_unlock(&e->lock);
+    return IFX_OK;
+}
+
+/* Until all rows of the step are there; the time counts. */
+static int32_t wait_for_rows(struct engine_tables *e)
+{
+    pthread_mutex_lock(&e->lock);
+    if (e->left) {
+        double from = seconds();
+        while (e->left)
+            pthread_cond_wait(&e->done, &e->lock);
+        e->stats.wait_seconds += seconds() - from;
+    }
+    int32_t st = e->status;
+    pthread_mutex_unlock(&e->lock);
+    return st ? base_error(st, "%s", e->error ? e->error : "a table's rows could not be read") : IFX_OK;
+}
+
+int32_t engine_table_rows(const struct ifx_services *sv, uint32_t table, float *y)
+{
+    const struct engine_step *es = sv->ctx;
+    struct ifx_model *m = es->model;
+    struct engine_tables *e = m->tables;
+    struct table *t = &e->all[table];
+    uint32_t cols = t->desc->cols;
+    int32_t st = wait_for_rows(e);
+    if (st)
+        return st;
+    for (uint64_t i = 0; i < t->n_ids; i++) {
+        uint64_t id = (uint64_t)t->ids[i];
+        const uint64_t *at = bsearch(&id, t->sorted, t->n_sorted, sizeof *t->sorted, by_id);
+        artifact_table_decode(t->file, t->landing + (uint64_t)(at - t->sorted) * t->row_bytes, t->staging + i * cols);
+    }
+    return m->dev->ops->copy(m->dev, m->stream, y, t->staging, t->n_ids * cols * sizeof(float), IFX_COPY_TO_DEVICE);
+}
+
+void engine_tables_end(struct ifx_model *m)
+{
+    struct engine_tables *e = m->tables;
+    if (!e)
+        return;
+    int32_t st = wait_for_rows(e);
+    pthread_mutex_lock(&e->lock);
+    for (uint32_t i = 0; i < e->n; i++) {
+        struct table *t = &e->all[i];
+        for (uint64_t r = 0; !st && r < t->n_missing; r++)
+            cache_put(&t->cache, t->sorted[t->missing[r]], t->row_bytes, t->landing + (uint64_t)t->missing[r] * t->row_bytes);
+        t->n_missing = 0;
+    }
+    e->status = IFX_OK;
+    base_free(e->error);
+    e->error = NULL;
+    pthread_mutex_unlock(&e->lock);
+}
+
+void ifx_table_stats(struct ifx_model *m, struct ifx_table_stats *out)
+{
+    *out = (struct ifx_table_stats){0};
+    if (!m->tables)
+        return;
+    pthread_mutex_lock(&m->lock);
+    *out = m->tables->stats;
+    pthread_mutex_unlock(&m->lock);
+}
