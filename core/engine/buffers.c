@@ -23,18 +23,27 @@ static uint64_t moe_ws_bytes(const struct ifx_model *m, uint32_t n)
     return most;
 }
 
-static uint64_t kv_ws_bytes(const struct ifx_model *m, uint32_t n)
+/* The most that any pass of up to n columns asks for: few columns may need more than many, since they are split in other ways. */
+static uint64_t widest(const struct ifx_model *m, uint32_t n, uint64_t (*bytes_of)(const struct ifx_model *m, uint32_t n))
 {
     uint64_t most = 0;
-    if (m->attend_where != ATTEND_ON_DEVICE)
-        return 0;
-    /* Few columns may need more than many: they split the tokens. */
-    const uint32_t widths[] = {1, 2, 4, IFX_NARROW_COLUMNS, IFX_NARROW_COLUMNS + 1, n / 2 ? n / 2 : 1, n};
-    for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++) {
-        uint64_t bytes = m->kv_ops->device_ws_bytes(m->kv, m->kv_side, widths[i], m->desc->n_q_heads, m->n_ctx);
+    for (uint32_t w = 1; w <= n; w = w < 32 ? w + 1 : w < n && w * 2 > n ? n : w * 2) {
+        uint64_t bytes = bytes_of(m, w);
         most = bytes > most ? bytes : most;
     }
     return most;
+}
+
+static uint64_t family_bytes(const struct ifx_model *m, uint32_t n)
+{
+    return m->family->workspace_bytes(m->family_model, m->dev, n, n);
+}
+
+static uint64_t kv_bytes(const struct ifx_model *m, uint32_t n)
+{
+    if (m->attend_where != ATTEND_ON_DEVICE)
+        return 0;
+    return m->kv_ops->device_ws_bytes(m->kv, m->kv_side, n, m->desc->n_q_heads, m->n_ctx);
 }
 
 static uint32_t logit_rows(const struct ifx_model *m, uint32_t n)
@@ -60,6 +69,7 @@ static uint32_t list_wants(struct ifx_model *m, struct want w[MAX_WANTS])
     uint64_t parts = host_attends ? attention_parts(m) : 0, inputs = (2ull * n + ENGINE_PASS_ITEMS) * sizeof *b->inputs;
     const struct want all[] = {
         WANT(b->ws, ON_DEVICE, b->ws_bytes),
+        WANT(b->constants, ON_DEVICE, d->constant_bytes),
         WANT(b->inputs, ON_DEVICE, inputs),
         WANT(b->host_inputs, ON_PINNED, own ? inputs : 0),
         WANT(b->segments, ON_HOST, ENGINE_PASS_ITEMS * sizeof *b->segments),
@@ -78,7 +88,7 @@ static uint32_t list_wants(struct ifx_model *m, struct want w[MAX_WANTS])
         WANT(b->part_acc, ON_HOST, parts * b->part_rows * d->head_dim * sizeof *b->part_acc),
         WANT(b->part_m, ON_HOST, parts * b->part_rows * sizeof *b->part_m),
         WANT(b->part_l, ON_HOST, parts * b->part_rows * sizeof *b->part_l),
-        WANT(b->kv_ws, ON_DEVICE, kv_ws_bytes(m, n)),
+        WANT(b->kv_ws, ON_DEVICE, widest(m, n, kv_bytes)),
         WANT(b->jobs, ON_HOST, m->attend_where == ATTEND_BY_HOST_CALL ? ENGINE_PASS_ITEMS * d->n_kv_layers * sizeof *b->jobs : 0),
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
@@ -143,7 +153,7 @@ int32_t step_buffers_create(struct ifx_model *m)
     uint32_t n = m->prefill_chunk > IFX_NARROW_COLUMNS ? m->prefill_chunk : IFX_NARROW_COLUMNS;
     b->max_columns = n;
     b->max_logits = logit_rows(m, n);
-    b->ws_bytes = m->family->workspace_bytes(m->family_model, m->dev, n, n);
+    b->ws_bytes = widest(m, n, family_bytes);
     b->part_rows = group > ENGINE_ATTEND_ROWS ? group : ENGINE_ATTEND_ROWS;
     uint32_t count = list_wants(m, w);
     int32_t st = IFX_OK;
@@ -151,7 +161,11 @@ int32_t step_buffers_create(struct ifx_model *m)
         st = take(m, &w[i]);
     if (st)
         return base_error_prefix(st, "buffers for %u columns (lower --prefill-chunk)", n);
-    return take_slots(m);
+    if (d->constant_bytes)
+        st = m->dev->ops->copy(m->dev, m->stream, b->constants, d->constants, d->constant_bytes, IFX_COPY_TO_DEVICE);
+    if (!st)
+        st = m->dev->ops->stream_sync(m->dev, m->stream);
+    return st ? st : take_slots(m);
 }
 
 void step_buffers_destroy(struct ifx_model *m)

@@ -63,6 +63,7 @@ struct step_buffers {
     uint32_t max_columns, max_logits;
     void *ws; /* device */
     uint64_t ws_bytes;
+    void *constants;       /* device */
     uint32_t *inputs;      /* device: tokens, positions, random numbers of a pass, one behind the other */
     uint32_t *host_inputs; /* the same, as the host fills them */
     struct ifx_segment *segments;

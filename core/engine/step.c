@@ -165,7 +165,8 @@ int32_t engine_run_step(struct engine_step *es)
     struct ifx_model *m = es->model;
     struct step_buffers *b = &m->step;
     struct ifx_step step = {.struct_size = sizeof step, .dev = m->dev, .stream = m->stream, .weights = m->weights,
-                            .segments = b->segments, .logit_columns = b->logit_columns, .ws = b->ws, .ws_bytes = b->ws_bytes};
+                            .segments = b->segments, .logit_columns = b->logit_columns, .ws = b->ws, .ws_bytes = b->ws_bytes,
+                            .constants = b->constants};
     struct ifx_services services = {.struct_size = sizeof services, .ctx = es, .attention = engine_attention,
                                     .moe = engine_moe, .observe = observe, .cancelled = cancelled,
                                     .index_plane = engine_index_plane, .table_rows = engine_table_rows};

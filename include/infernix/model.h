@@ -110,6 +110,9 @@ struct ifx_model_desc {
     uint32_t n_tables;
     uint32_t n_ints;
     uint32_t history; /* tokens before a segment that row_ids looks at */
+    /* Small numbers that every step reads (rotary frequencies): the engine keeps a copy on the device.  NULL: none. */
+    uint32_t constant_bytes;
+    const void *constants;
 };
 
 /* ---- one step ---- */
@@ -182,6 +185,7 @@ struct ifx_step {
     uint64_t ws_bytes;
     uint32_t flags; /* IFX_STEP_* */
     uint32_t reserved;
+    void *constants; /* device: those of the description; not to be changed */
 };
 
 struct ifx_model_ops {

@@ -168,6 +168,8 @@ static void fill_desc(struct model *m)
     d->head_dim = m->attention.d;
     d->n_q_heads = m->attention.q_heads;
     d->residual_width = m->hidden;
+    d->constants = m->inv_freq;
+    d->constant_bytes = m->attention.rotary / 2 * (uint32_t)sizeof(float);
 }
 
 /* Dense or mixture of experts: by the architecture's name; a config without one goes by num_experts. */

@@ -40,7 +40,6 @@ static uint64_t lay_out(const struct model *m, struct ifx_device *dev, uint32_t 
     struct buffers *b = &r->buf;
     b->x = block_take_floats(&c, n, m->hidden);
     b->h = block_take_floats(&c, n, m->hidden);
-    r->block.inv_freq = block_take_floats(&c, 1, m->attention.rotary / 2);
     r->block.linear_ws = block_take(&c, largest_linear_ws(m, dev, n));
     struct block_cursor d = c, a = c, f = c;
     delta_lay_out(&m->delta, dev, n, &d, &b->delta);
@@ -136,8 +135,7 @@ int32_t qwen3_5_forward(void *model, const struct ifx_step *step)
     bool keep = !(step->flags & IFX_STEP_ALL_COLUMNS) && step->n_logits < step->n;
     if (lay_out(m, step->dev, step->n, step->ws, &r) > step->ws_bytes)
         return m->host->error(m->host, IFX_EINTERNAL, "qwen3_5: workspace too small for %u columns", step->n);
-    TRY(b->op->copy(b->dev, step->stream, b->inv_freq, m->inv_freq, m->attention.rotary / 2 * sizeof(float),
-                    IFX_COPY_TO_DEVICE));
+    r.block.inv_freq = step->constants;
     TRY(b->op->embed(b->dev, step->stream, &step->weights[m->embed], step->tokens, step->n, r.buf.x, m->hidden));
     TRY(observe(&r, -1));
     for (uint32_t i = 0; i < m->n_layers; i++) {
