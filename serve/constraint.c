@@ -55,7 +55,11 @@ int32_t constraint_read(struct reply *r, bool required, int *thinking)
     /* A thought before the answer only where it was asked for. */
     if (*thinking == TEXT_THINK_DEFAULT)
         *thinking = TEXT_THINK_OFF;
-    uint32_t flags = *thinking == TEXT_THINK_ON && r->x->serve->o.show_reasoning ? TEXT_GRAMMAR_THOUGHT : 0;
+    const struct text_chat *chat = r->x->serve->chat;
+    struct text_chat_options o = {.add_generation_prompt = true, .thinking = *thinking};
+    uint32_t flags = *thinking == TEXT_THINK_ON && chat != NULL && text_chat_takes_tools(chat) ? TEXT_GRAMMAR_THOUGHT : 0;
+    if (flags && text_chat_opens_thought(chat, &o))
+        flags |= TEXT_GRAMMAR_IN_THOUGHT;
     st = lexicon(r->x->serve, &l);
     if (st)
         return st;

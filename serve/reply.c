@@ -93,7 +93,8 @@ int32_t reply_prompt(struct reply *r, const json_t *messages, const json_t *tool
     if (s->chat == NULL)
         return base_error(IFX_EUNSUPPORTED, "%s", s->chat_error);
     int32_t st = text_chat_ids(s->chat, messages, &o, &r->spec.prompt, &r->spec.n_prompt);
-    r->split.thought = s->o.show_reasoning && thinking != TEXT_THINK_OFF;
+    r->split.thought = s->o.show_reasoning;
+    r->split.in_thought = text_chat_opens_thought(s->chat, &o);
     r->split.in_thought = text_chat_opens_thought(s->chat, &o);
     return st;
 }

@@ -128,7 +128,8 @@ static int32_t begin_grammar(const struct text_lexicon *l, uint32_t flags, struc
     if (g == NULL)
         return IFX_ENOMEM;
     g->lexicon = l;
-    g->thought = flags & TEXT_GRAMMAR_THOUGHT;
+    g->in_thought = flags & TEXT_GRAMMAR_IN_THOUGHT;
+    g->thought = g->in_thought || flags & TEXT_GRAMMAR_THOUGHT;
     return IFX_OK;
 }
 
@@ -566,7 +567,7 @@ int32_t text_grammar_begin(const struct text_grammar *g, struct text_grammar_sta
     s->g = g;
     push(&s->now, g->root, VALUE);
     if (g->thought)
-        push(&s->now, g->root, THINK_OPEN);
+        push(&s->now, g->root, g->in_thought ? THINK : THINK_OPEN);
     return IFX_OK;
 }
 

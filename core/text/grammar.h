@@ -14,7 +14,8 @@ void text_lexicon_destroy(struct text_lexicon *l);
 
 /* A grammar, read only once made; it must not outlive the lexicon. */
 struct text_grammar;
-#define TEXT_GRAMMAR_THOUGHT 1u /* a thought comes first */
+#define TEXT_GRAMMAR_THOUGHT    1u /* a thought comes first */
+#define TEXT_GRAMMAR_IN_THOUGHT 2u /* its opening tag was in the prompt */
 /* schema NULL: any JSON object.  `where` names the schema in errors.
  *
  * Of JSON Schema: type (also a list), properties, required, additionalProperties, items, minItems, maxItems, enum, const, minLength, maxLength,

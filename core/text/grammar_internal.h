@@ -39,7 +39,7 @@ struct text_grammar {
     const struct text_lexicon *lexicon;
     struct grammar_node *nodes;
     uint32_t n_nodes, room, root;
-    bool thought;
+    bool thought, in_thought;
 };
 /* grammar_schema.c */
 int32_t grammar_compile(struct text_grammar *g, const json_t *schema, const char *where, uint32_t *node);
