@@ -2,8 +2,10 @@
  *
  * tile_amx.h - wide_product on AMX-BF16.  The object supplies
  *   BANK_TILE_DIRECT    1 when record lines are tile rows already
- *   bank_tile_line(tables, line, scales, out)   otherwise: the BANK_BLOCK_K weights of a line as tile rows, 2 KiB
- * apart
+ *   bank_tile_line(tables, line, scales, out)   otherwise: the BANK_BLOCK_K weights of a line as tile rows,
+ *                       BANK_TILE_PARTS * 2 KiB apart
+ *   BANK_TILE_PARTS     2 when a weight has more bits than bf16 holds: then it is the sum of two, the second 2 KiB
+ *                       behind the first
  *
  * 32 rows by 32 columns at a time are four accumulator tiles (0..3), two of weights (4, 5) and two of activations
  * (6, 7). Weights are decoded a chunk ahead, a few lines after each group of tile products, so that the vector
@@ -18,8 +20,9 @@
 
 enum {
     TILE_PER_BLOCK = BANK_BLOCK_K / 32,
-    TILE_CHUNK = 8,                    /* most tiles (256 positions) decoded at once */
-    TILE_PAIR_BYTES = 2048,            /* tile rows of 32 weight rows */
+    TILE_CHUNK = 8 / BANK_TILE_PARTS,  /* most tiles (256 positions) decoded at once */
+    TILE_PART_BYTES = 2048,            /* tile rows of 32 weight rows */
+    TILE_PAIR_BYTES = BANK_TILE_PARTS * TILE_PART_BYTES,
     TILE_AHEAD = 4 * BANK_BLOCK_BYTES, /* prefetch distance */
     TILE_WORDS = 256
 };
@@ -120,14 +123,17 @@ static inline void tile_multiply(const uint8_t *a, const uint32_t *b, size_t b_n
 {
     TILE_FENCE();
     _tile_loadd(6, b, 64);
-    _tile_loadd(4, a, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(5, a + 1024, 64);
-    _tile_dpbf16ps(2, 5, 6);
-    if (two) {
+    if (two)
         _tile_loadd(7, b + b_next, 64);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(3, 5, 7);
+    for (uint32_t part = 0; part < BANK_TILE_PARTS; part++, a += TILE_PART_BYTES) {
+        _tile_loadd(4, a, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(5, a + 1024, 64);
+        _tile_dpbf16ps(2, 5, 6);
+        if (two) {
+            _tile_dpbf16ps(1, 4, 7);
+            _tile_dpbf16ps(3, 5, 7);
+        }
     }
     TILE_FENCE();
 }

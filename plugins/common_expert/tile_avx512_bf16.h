@@ -11,6 +11,8 @@
 
 #include <immintrin.h>
 
+_Static_assert(BANK_TILE_PARTS == 1, "weights of more than 8 bits take the float32 route of AVX-512");
+
 enum {
     TILE_PER_BLOCK = BANK_BLOCK_K / 32,
     TILE_CHUNK = 4,

@@ -7,7 +7,7 @@
 
 #include <immintrin.h>
 
-enum { BANK_TILE_DIRECT = 1 };
+enum { BANK_TILE_DIRECT = 1, BANK_TILE_PARTS = 1 };
 
 /* Lines are tile rows already. */
 static inline void bank_tile_line(const void *tables, const uint8_t *line, const uint8_t *scales, uint8_t *out)

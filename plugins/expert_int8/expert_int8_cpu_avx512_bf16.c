@@ -1,17 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * expert_int8_cpu_avx512_bf16.c - the wide route of the bank `int8` with AVX-512-BF16.
+ * expert_int8_cpu_avx512_bf16.c - with AVX-512-BF16 the bank `int8` has no routes of its own: a weight has more bits than bf16 holds, and two
+ * products for each are no faster than one in float32.
  */
 #include "expert_int8_format.h"
 
-#include "../common_expert/bank.h"
-#include "expert_int8_tile.h"
-
-#include "../common_expert/tile_avx512_bf16.h"
-#include "../common_expert/wide_bf16.h"
-
 const struct expert_routes *bank_routes_avx512_bf16(void)
 {
-    static const struct expert_routes routes = {NULL, &wide_route};
-    return &routes;
+    return 0;
 }

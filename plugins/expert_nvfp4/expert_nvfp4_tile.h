@@ -7,7 +7,7 @@
 
 #include <immintrin.h>
 
-enum { BANK_TILE_DIRECT = 0 };
+enum { BANK_TILE_DIRECT = 0, BANK_TILE_PARTS = 1 };
 
 /* A word of a tile row is position l in its low and l + 16 in its high half: two look-ups in tables that hold the
  * product where it belongs, bf16 being exact for it.  Only bits 0..3 of an index count, so a load one byte
