@@ -284,13 +284,13 @@ static int run_plugins(struct cli *cli)
 }
 
 static const struct cli_option plugins_options[] = {
-    {"--check", "FILE.so", "run the conformance suite of the plugin's kind on a file", false},
+    {"--check", "FILE.so[,OPTIONS]", "run the conformance suite of the plugin's kind on a file", false},
     {NULL, NULL, NULL, false},
 };
 
 const struct cli_command cmd_plugins = {
     .name = "plugins",
-    .synopsis = "[NAME | FILE.so] [--check FILE.so] [--json]",
+    .synopsis = "[NAME | FILE.so] [--check FILE.so[,key=value...]] [--json]",
     .summary = "list the plugins, show one, or check one",
     .options = plugins_options,
     .examples = "  infernix plugins                      what is found, and why something was refused\n"

@@ -36,11 +36,14 @@ static void check_loads(struct check_ctx *c)
 static void check_program(struct check_ctx *c)
 {
     struct registry *r = NULL;
+    const char *comma = c->spec != NULL ? "," : "";
     char *path = strchr(c->path, '/') != NULL ? base_strdup(c->path) : base_format("./%s", c->path);
-    if (path == NULL || registry_judge_file(path, &c->magic) != IFX_OK ||
-        registry_create(NULL, NULL, NULL, IFX_CPU_SCALAR, &r) != IFX_OK || registry_load(r, path, NULL) != IFX_OK)
+    char *load = path != NULL ? base_format("%s%s%s", path, comma, c->spec != NULL ? c->spec : "") : NULL;
+    if (load == NULL || registry_judge_file(path, &c->magic) != IFX_OK ||
+        registry_create(NULL, NULL, NULL, IFX_CPU_SCALAR, &r) != IFX_OK || registry_load(r, load, NULL) != IFX_OK)
         check_fail(c, "%s", base_error_text());
     base_free(path);
+    base_free(load);
 }
 
 static const struct check_entry *table_of(uint32_t kind)
@@ -49,7 +52,7 @@ static const struct check_entry *table_of(uint32_t kind)
 }
 
 /* The child: never returns. */
-static void child_run(const char *path, const struct check_entry *entry, int result, int printed)
+static void child_run(const struct plugin_check_report *r, const struct check_entry *entry, int result, int printed)
 {
     static struct check_ctx c; /* zeroed; the child's own */
     struct outcome o;
@@ -61,7 +64,9 @@ static void child_run(const char *path, const struct check_entry *entry, int res
         dup2(null, 0);
     dup2(printed, 1);
     dup2(printed, 2);
-    c.path = path;
+    c.path = r->path;
+    c.spec = r->spec;
+    c.scalar = r->flags & PLUGIN_CHECK_SCALAR;
     base_error_clear();
     if (entry->bare || check_load(&c))
         entry->fn(&c);
@@ -176,7 +181,7 @@ static int32_t run_one(struct plugin_check_report *r, const struct check_entry *
     }
     if (pid == 0) {
         close(pipes[0]);
-        child_run(r->path, entry, pipes[1], fileno(printed));
+        child_run(r, entry, pipes[1], fileno(printed));
     }
     close(pipes[1]);
     pipes[1] = -1;
@@ -226,6 +231,20 @@ static int32_t run_table(struct plugin_check_report *r, const struct check_entry
     return IFX_OK;
 }
 
+/* "FILE.so,key=value" apart, unless a file has that name. */
+static int32_t split_path(const char *path, struct plugin_check_report *report)
+{
+    struct stat st;
+    const char *so = strstr(path, ".so,"), *comma = so != NULL ? so + 3 : strchr(path, ',');
+    if (stat(path, &st) == 0 || comma == NULL) {
+        report->path = base_strdup(path);
+    } else {
+        report->path = base_format("%.*s", (int)(comma - path), path);
+        report->spec = base_strdup(comma + 1);
+    }
+    return report->path != NULL && (comma == NULL || stat(path, &st) == 0 || report->spec != NULL) ? IFX_OK : IFX_ENOMEM;
+}
+
 int32_t plugin_check_run(const char *path, uint32_t flags, struct plugin_check_report *report)
 {
     static const struct check_entry first[] = {{"load", check_loads, true, false},
@@ -236,13 +255,14 @@ int32_t plugin_check_run(const char *path, uint32_t flags, struct plugin_check_r
     int32_t status;
 
     memset(report, 0, sizeof *report);
-    if (stat(path, &st) != 0)
-        return base_error(IFX_ENOTFOUND, "%s: %s", path, strerror(errno));
+    report->flags = flags;
+    status = split_path(path, report);
+    if (status != IFX_OK)
+        return status;
+    if (stat(report->path, &st) != 0)
+        return base_error(IFX_ENOTFOUND, "%s: %s", report->path, strerror(errno));
     if (!S_ISREG(st.st_mode))
-        return base_error(IFX_EINVAL, "%s: not a file; --check takes the .so itself", path);
-    report->path = base_strdup(path);
-    if (report->path == NULL)
-        return IFX_ENOMEM;
+        return base_error(IFX_EINVAL, "%s: not a file; --check takes the .so itself", report->path);
     status = run_table(report, first, flags, &ok);
     if (status == IFX_OK && ok)
         status = run_table(report, table_of(report->kind), flags, &ok);
@@ -255,6 +275,7 @@ void plugin_check_free(struct plugin_check_report *report)
         base_free(report->items[i].detail);
     base_free(report->items);
     base_free(report->path);
+    base_free(report->spec);
     memset(report, 0, sizeof *report);
 }
 
@@ -277,6 +298,10 @@ static void print_json(const struct plugin_check_report *r, FILE *out)
     static const char *const kinds[] = {NULL, "expert", "kv", "model", "device"};
     fputs("{\"file\":", out);
     print_json_text(r->path, out);
+    if (r->spec != NULL) {
+        fputs(",\"options\":", out);
+        print_json_text(r->spec, out);
+    }
     fputs(",\"plugin\":", out);
     print_json_text(r->plugin, out);
     fputs(",\"kind\":", out);

@@ -20,15 +20,18 @@ struct plugin_check_item {
 
 struct plugin_check_report {
     char *path;
+    char *spec;      /* options "key=value,..." that it was checked with, or NULL */
     char plugin[40]; /* name from the magic block; "" when it could not be read */
+    uint32_t flags;  /* PLUGIN_CHECK_* */
     uint32_t kind;   /* IFX_KIND_*, 0 when it could not be read */
     uint32_t count, failed;
     struct plugin_check_item *items;
 };
 
-/* Runs the suite.  A plugin that fails is IFX_OK with failed > 0; an error status means that the suite itself could not
+/* Runs the suite on FILE.so or FILE.so,key=value,...  A plugin that fails is IFX_OK with failed > 0; an error status means that the suite itself could not
  * run.  Call it before any thread exists, or accept that fork copies the calling thread only. */
-#define PLUGIN_CHECK_FIRST 1u /* stop at the first failure */
+#define PLUGIN_CHECK_FIRST  1u /* stop at the first failure */
+#define PLUGIN_CHECK_SCALAR 2u /* at the scalar level alone: quicker, for plugins that have no other */
 int32_t plugin_check_run(const char *path, uint32_t flags, struct plugin_check_report *report);
 void plugin_check_free(struct plugin_check_report *report);
 /* A line a check ("ok" or "FAIL"), or one JSON object. */

@@ -43,7 +43,7 @@ bool expert_open(struct check_ctx *c, struct expert *e, const struct ifx_expert_
     e->shape = *shape;
     if (bytes == 0)
         return false;
-    if (!check_status(c, c->ops.expert.open(&c->host, NULL, shape, &e->bank), "open (H %u, I %u)", shape->hidden,
+    if (!check_status(c, c->ops.expert.open(&c->host, c->given, shape, &e->bank), "open (H %u, I %u)", shape->hidden,
                       shape->inter))
         return false;
     for (int m = 0; m < 3; m++)
@@ -171,6 +171,21 @@ static double record_bits(const struct check_ctx *c)
     return (double)c->ops.expert.record_bytes(&real) * 8.0 / (3.0 * 2048 * 768);
 }
 
+/* Records beyond 4 GiB: bits a weight as for a usual size, which a size cut to 32 bits has not. */
+static bool large_records_ok(struct check_ctx *c)
+{
+    static const struct ifx_expert_shape large[] = {SHAPE(65536, 65536), SHAPE(65536, 49152), SHAPE(98304, 32768)};
+    const double usual = record_bits(c);
+    for (size_t i = 0; usual > 0 && i < sizeof large / sizeof large[0]; i++) {
+        const uint64_t bytes = c->ops.expert.record_bytes(&large[i]);
+        const double bits = (double)bytes * 8.0 / (3.0 * large[i].hidden * large[i].inter);
+        if (bytes != 0 && !(bits > 0.5 * usual && bits < 2.0 * usual))
+            return check_fail(c, "record_bytes(H %u, I %u) is %llu: %.3g bits a weight, where H 2048, I 768 has %.3g: is the size cut to 32 bits?",
+                              large[i].hidden, large[i].inter, (unsigned long long)bytes, bits, usual);
+    }
+    return true;
+}
+
 static void expert_record_bytes(struct check_ctx *c)
 {
     static const struct ifx_expert_shape odd[] = {SHAPE(0, 64), SHAPE(64, 0), SHAPE(1, 1), SHAPE(4294967264u, 4294967264u),
@@ -191,7 +206,7 @@ static void expert_record_bytes(struct check_ctx *c)
         if (!record_size_ok(c, &odd[i]))
             return;
     }
-    if (!record_size_ok(c, &real))
+    if (!record_size_ok(c, &real) || !large_records_ok(c))
         return;
     if (taken == 0)
         check_fail(c, "record_bytes is 0 for every shape tried, H 256, I 128 among them");
@@ -206,14 +221,14 @@ static void expert_open_close(struct check_ctx *c)
     for (const struct ifx_expert_shape *s = expert_shapes; s->hidden != 0; s++) {
         void *a = NULL, *b = NULL;
         if (c->ops.expert.record_bytes(s) == 0) {
-            if (c->ops.expert.open(&c->host, NULL, s, &a) == IFX_OK) {
+            if (c->ops.expert.open(&c->host, c->given, s, &a) == IFX_OK) {
                 check_fail(c, "open takes H %u, I %u, for which record_bytes is 0", s->hidden, s->inter);
                 return;
             }
             continue;
         }
-        if (!check_status(c, c->ops.expert.open(&c->host, NULL, s, &a), "open (H %u, I %u)", s->hidden, s->inter) ||
-            !check_status(c, c->ops.expert.open(&c->host, NULL, s, &b), "a second open beside the first"))
+        if (!check_status(c, c->ops.expert.open(&c->host, c->given, s, &a), "open (H %u, I %u)", s->hidden, s->inter) ||
+            !check_status(c, c->ops.expert.open(&c->host, c->given, s, &b), "a second open beside the first"))
             return;
         c->ops.expert.close(a);
         c->ops.expert.close(b);
@@ -223,7 +238,7 @@ static void expert_open_close(struct check_ctx *c)
         }
         a = NULL;
         atomic_store(&c->refuse, 1);
-        if (c->ops.expert.open(&c->host, NULL, s, &a) == IFX_OK)
+        if (c->ops.expert.open(&c->host, c->given, s, &a) == IFX_OK)
             c->ops.expert.close(a);
         atomic_store(&c->refuse, 0);
         if (atomic_load(&c->live) != 0) {
@@ -391,6 +406,7 @@ const struct check_entry check_expert_table[] = {
     {"pack_tensors", expert_pack_tensors, false, false},
     {"any bytes as a record", expert_any_bytes, false, false},
     {"forward, 1 to 8 columns: the canonical bits", expert_narrow, false, false},
+    {"forward: silu by the exp of numerics.h", expert_silu, false, false},
     {"forward, 9 to 576 columns", expert_wide, false, false},
     {"forward: NaN stays in its column", expert_bad_column, false, false},
     {"threads, 256 KiB of stack", expert_parallel, false, false},

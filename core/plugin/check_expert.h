@@ -47,6 +47,15 @@ const float *forward_y(const struct forward *f, uint32_t column);
 /* Everything that the call must not touch is as it was. */
 bool forward_untouched(struct expert *e, struct forward *f);
 
+/* Opens a shape at a level of the host, packs it, and holds level() against it. */
+bool expert_level_open(struct check_ctx *c, struct expert *e, const struct ifx_expert_shape *s, uint32_t level, uint64_t seed);
+void expert_say_level(struct check_ctx *c); /* names the level in a failure */
+/* One column in the canonical order.  scale NULL: no tensor scales. */
+void expert_canonical_column(const struct expert *e, const uint16_t *x, const float *scale, float *y);
+/* Which form of the canonical order the bank follows: *plain, or with these tensor scales.  Fails when it is neither. */
+bool expert_order(struct expert *e, bool *plain, float scale[3]);
+
+void expert_silu(struct check_ctx *c);
 void expert_narrow(struct check_ctx *c);
 void expert_wide(struct check_ctx *c);
 void expert_bad_column(struct check_ctx *c);

@@ -163,6 +163,7 @@ bool forward_run(struct expert *e, struct forward *f, uint32_t pieces, uint64_t 
 {
     const struct ifx_expert_ops *o = &e->c->ops.expert;
     const int allocs = atomic_load(&e->c->allocs);
+    const unsigned mallocs = check_malloc_calls();
     struct rng r = {seed};
     uint32_t *y = (uint32_t *)(void *)f->y.data;
     for (uint64_t i = 0; i < f->y.bytes / 4; i++)
@@ -177,6 +178,8 @@ bool forward_run(struct expert *e, struct forward *f, uint32_t pieces, uint64_t 
     guard_read_only(&f->x, false);
     if (atomic_load(&e->c->allocs) != allocs)
         return check_fail(e->c, "the CPU path calls host->alloc; it must not (scratch_bytes gives it room)");
+    if (plugin_has_forward(o) && check_malloc_calls() != mallocs)
+        return check_fail(e->c, "the CPU path allocates (malloc or one of its kin); it must not (scratch_bytes gives it room)");
     return forward_untouched(e, f);
 }
 
@@ -222,8 +225,7 @@ static float find_scale(const double *w, uint64_t n)
     return best;
 }
 
-/* One column in the canonical order.  scale NULL: no tensor scales. */
-static void canonical_column(const struct expert *e, const uint16_t *x, const float *scale, float *y)
+void expert_canonical_column(const struct expert *e, const uint16_t *x, const float *scale, float *y)
 {
     const uint32_t H = e->shape.hidden, I = e->shape.inter, width = H > I ? H : I;
     uint16_t *h = malloc(I * sizeof *h);
@@ -251,8 +253,7 @@ static void canonical_column(const struct expert *e, const uint16_t *x, const fl
     free(w);
 }
 
-static bool level_open(struct check_ctx *c, struct expert *e, const struct ifx_expert_shape *s, uint32_t level,
-                       uint64_t seed)
+bool expert_level_open(struct check_ctx *c, struct expert *e, const struct ifx_expert_shape *s, uint32_t level, uint64_t seed)
 {
     c->level = level;
     if (!expert_open(c, e, s) || !expert_pack(e, seed))
@@ -263,8 +264,7 @@ static bool level_open(struct check_ctx *c, struct expert *e, const struct ifx_e
     return true;
 }
 
-/* Names the level in a failure. */
-static void say_level(struct check_ctx *c)
+void expert_say_level(struct check_ctx *c)
 {
     char text[CHECK_TEXT];
     if (!c->failed)
@@ -274,46 +274,67 @@ static void say_level(struct check_ctx *c)
     check_fail(c, "cpu=%s: %.450s", base_cpu_name(c->level), text);
 }
 
-/* Expected bits of column 0..7 of a shape; `kind` says which form of the order the bank follows. */
-static bool narrow_expected(struct expert *e, float *want, const char **kind)
+/* A weight that is no float32 has no place in the order: what the bank multiplies is then not what decode_row says. */
+static bool decodes_floats(const struct expert *e)
+{
+    const uint64_t values = (uint64_t)e->shape.hidden * e->shape.inter;
+    for (uint32_t m = 0; m < 3; m++)
+        for (uint64_t i = 0; i < values; i++)
+            if ((double)(float)e->exact[m][i] != e->exact[m][i] && isfinite(e->exact[m][i]))
+                return check_fail(e->c, "decode_row: matrix %u, row %u, value %u is %.17g, which is no float32: the exact weight is the "
+                                        "float32 that is multiplied (or that times one scale for the whole matrix, which may have more bits)", m,
+                                  (uint32_t)(i / expert_cols(e, m)), (uint32_t)(i % expert_cols(e, m)), e->exact[m][i]);
+    return true;
+}
+
+bool expert_order(struct expert *e, bool *plain, float scale[3])
 {
     const uint32_t H = e->shape.hidden;
     struct forward f;
-    float scale[3];
-    bool ok = forward_open(e, &f, 1, 5, false) && forward_run(e, &f, 1, 0), plain = false;
+    float *want = malloc(H * sizeof *want);
+    bool ok = want != NULL && forward_open(e, &f, 1, 5, false) && forward_run(e, &f, 1, 0);
+    *plain = false;
     if (ok) {
-        canonical_column(e, forward_x(e, &f, 0), NULL, want);
-        plain = memcmp(want, forward_y(&f, 0), H * sizeof(float)) == 0;
-        *kind = "the decoded weights";
-        if (!plain) {
-            uint32_t r = 0;
-            float plain_r;
-            while (r < H && want[r] == forward_y(&f, 0)[r])
-                r++;
-            plain_r = want[r < H ? r : 0];
-            for (int m = 0; m < 3; m++)
-                scale[m] = find_scale(e->exact[m], (uint64_t)H * e->shape.inter);
-            ok = scale[0] != 0 && scale[1] != 0 && scale[2] != 0;
-            if (ok)
-                canonical_column(e, forward_x(e, &f, 0), scale, want);
-            const bool scaled = ok;
-            ok = ok && memcmp(want, forward_y(&f, 0), H * sizeof(float)) == 0;
-            if (!ok)
-                check_fail(e->c,
-                           "H %u, I %u, n 1: not the canonical order of numerics.h; the first difference is row %u: expected "
-                           "%.9g, got %.9g%s",
-                           H, e->shape.inter, r, (double)plain_r, (double)forward_y(&f, 0)[r < H ? r : 0],
-                           scaled ? "; with the matrix' scale taken out of the weights it differs too" : "");
-            *kind = "the decoded weights and a tensor scale";
-        }
+        uint32_t r = 0;
+        float plain_r;
+        expert_canonical_column(e, forward_x(e, &f, 0), NULL, want);
+        *plain = memcmp(want, forward_y(&f, 0), H * sizeof(float)) == 0;
+        while (r < H && want[r] == forward_y(&f, 0)[r])
+            r++;
+        plain_r = want[r < H ? r : 0];
+        bool scaled = !*plain;
+        for (int m = 0; m < 3 && !*plain; m++)
+            scaled = (scale[m] = find_scale(e->exact[m], (uint64_t)H * e->shape.inter)) != 0 && scaled;
+        if (scaled)
+            expert_canonical_column(e, forward_x(e, &f, 0), scale, want);
+        if (*plain)
+            ok = decodes_floats(e);
+        else if (!scaled || memcmp(want, forward_y(&f, 0), H * sizeof(float)) != 0)
+            ok = check_fail(e->c,
+                            "H %u, I %u, n 1: not the canonical order of numerics.h; the first difference is row %u: expected "
+                            "%.9g, got %.9g%s",
+                            H, e->shape.inter, r, (double)plain_r, (double)forward_y(&f, 0)[r < H ? r : 0],
+                            scaled ? "; with the matrix' scale taken out of the weights it differs too" : "");
     }
-    forward_close(&f);
-    if (ok && forward_open(e, &f, 8, 5, false)) {
-        for (uint32_t i = 0; i < 8; i++)
-            canonical_column(e, forward_x(e, &f, i), plain ? NULL : scale, want + (uint64_t)i * H);
+    if (want != NULL)
         forward_close(&f);
-    }
+    free(want);
     return ok;
+}
+
+/* Expected bits of column 0..7 of a shape; `kind` says which form of the order the bank follows. */
+static bool narrow_expected(struct expert *e, float *want, const char **kind)
+{
+    struct forward f;
+    float scale[3];
+    bool plain, ok = expert_order(e, &plain, scale) && forward_open(e, &f, 8, 5, false);
+    if (!ok)
+        return false;
+    *kind = plain ? "the decoded weights" : "the decoded weights and a tensor scale";
+    for (uint32_t i = 0; i < 8; i++)
+        expert_canonical_column(e, forward_x(e, &f, i), plain ? NULL : scale, want + (uint64_t)i * e->shape.hidden);
+    forward_close(&f);
+    return true;
 }
 
 static bool narrow_compare(struct expert *e, const float *want, uint32_t n, uint32_t pieces, bool scatter)
@@ -342,13 +363,13 @@ void expert_narrow(struct check_ctx *c)
         float *want = malloc(8u * s->hidden * sizeof *want);
         for (uint32_t level = 0; level < levels && !c->failed && want != NULL; level++) {
             struct expert e;
-            bool ok = level_open(c, &e, s, level, 17) && expert_decode(&e);
+            bool ok = expert_level_open(c, &e, s, level, 17) && expert_decode(&e);
             if (ok && level == 0)
                 ok = narrow_expected(&e, want, &kind);
             for (uint32_t n = 1; n <= 8 && ok; n++)
                 ok = narrow_compare(&e, want, n, 1, false) && narrow_compare(&e, want, n, 4, true) &&
                      (n % 4 != 0 || narrow_compare(&e, want, n, 8, true));
-            say_level(c);
+            expert_say_level(c);
             expert_close(&e);
         }
         free(want);
@@ -430,12 +451,12 @@ void expert_wide(struct check_ctx *c)
         bool whole = true; /* the widest calls on the first shape alone: they take long at the scalar level */
         for (const struct ifx_expert_shape *s = expert_shapes; s->hidden != 0 && !c->failed; s++) {
             struct expert e;
-            bool ok = level_open(c, &e, s, level, 18) && expert_decode(&e);
+            bool ok = expert_level_open(c, &e, s, level, 18) && expert_decode(&e);
             for (size_t i = 0; i < 7 && ok; i++)
                 if (whole || i < 3)
                     ok = wide_compare(&e, widths[i], &worst);
             whole = whole && !ok;
-            say_level(c);
+            expert_say_level(c);
             expert_close(&e);
         }
     }
@@ -453,7 +474,7 @@ void expert_bad_column(struct check_ctx *c)
         const struct ifx_expert_shape *s = expert_shapes;
         while (s->hidden != 0 && c->ops.expert.record_bytes(s) == 0)
             s++;
-        bool ok = level_open(c, &e, s, level, 19);
+        bool ok = expert_level_open(c, &e, s, level, 19);
         for (size_t i = 0; i < 4 && ok; i++) {
             const uint32_t n = widths[i], bad = n / 2;
             struct forward f, g;
@@ -474,7 +495,7 @@ void expert_bad_column(struct check_ctx *c)
             forward_close(&f);
             forward_close(&g);
         }
-        say_level(c);
+        expert_say_level(c);
         expert_close(&e);
     }
 }
@@ -587,7 +608,7 @@ void expert_parallel(struct check_ctx *c)
     while (s->hidden != 0 && c->ops.expert.record_bytes(s) == 0)
         s++;
     p.e = &e;
-    bool ok = level_open(c, &e, s, check_levels(c) - 1, 20) && parallel_open(&p) && check_threads(c, 4, parallel_main, &p);
+    bool ok = expert_level_open(c, &e, s, check_levels(c) - 1, 20) && parallel_open(&p) && check_threads(c, 4, parallel_main, &p);
     for (uint32_t i = 0; i < 4 && ok; i++) {
         ok = check_status(c, p.status[i], "pack or forward on a thread");
         if (ok && p.other_bytes[i])

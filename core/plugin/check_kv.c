@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static const struct ifx_kv_shape kv_shapes[] = {
     {sizeof(struct ifx_kv_shape), 256, 2, 64, }, {sizeof(struct ifx_kv_shape), 128, 4, 16},
@@ -50,7 +51,7 @@ static bool cache_open(struct check_ctx *c, struct cache *s, const struct ifx_kv
     s->shape = *shape;
     if (bytes == 0)
         return false;
-    if (!check_status(c, c->ops.kv.open(&c->host, NULL, shape, &s->kv), "open"))
+    if (!check_status(c, c->ops.kv.open(&c->host, c->given, shape, &s->kv), "open"))
         return false;
     s->tokens = tokens;
     s->n_pages = (tokens + shape->page_tokens - 1) / shape->page_tokens;
@@ -147,6 +148,22 @@ static bool page_size_ok(struct check_ctx *c, const struct ifx_kv_shape *sh)
     return true;
 }
 
+/* Pages beyond 4 GiB: bytes a value as for a usual page, which a size cut to 32 bits has not. */
+static bool large_pages_ok(struct check_ctx *c)
+{
+    static const struct ifx_kv_shape large[] = {{sizeof *large, 256, 65536, 256}, {sizeof *large, 128, 98304, 512}};
+    const double usual = (double)c->ops.kv.page_bytes(&kv_shapes[0]) / (2.0 * 2 * 64 * 256);
+    for (size_t i = 0; usual > 0 && i < sizeof large / sizeof large[0]; i++) {
+        const struct ifx_kv_shape *s = &large[i];
+        const uint64_t bytes = c->ops.kv.page_bytes(s);
+        const double each = (double)bytes / (2.0 * s->head_dim * s->n_kv_heads * s->page_tokens);
+        if (bytes != 0 && !(each > 0.5 * usual && each < 2.0 * usual))
+            return check_fail(c, "page_bytes(d %u, %u heads, %u tokens) is %llu: %.3g bytes a value, where d 256 has %.3g: is the size cut to 32 "
+                              "bits?", s->head_dim, s->n_kv_heads, s->page_tokens, (unsigned long long)bytes, each, usual);
+    }
+    return true;
+}
+
 static void kv_page_bytes(struct check_ctx *c)
 {
     static const struct ifx_kv_shape odd[] = {{sizeof *odd, 0, 1, 16},     {sizeof *odd, 64, 0, 16},
@@ -168,6 +185,8 @@ static void kv_page_bytes(struct check_ctx *c)
         if (!page_size_ok(c, &odd[i]))
             return;
     }
+    if (!large_pages_ok(c))
+        return;
     if (c->ops.kv.page_bytes(&kv_shapes[0]) == 0 && c->ops.kv.page_bytes(&kv_shapes[1]) == 0)
         check_fail(c, "page_bytes is 0 for head_dim 256 and for 128: no model could use this format");
     else
@@ -182,8 +201,8 @@ static void kv_open(struct check_ctx *c)
         void *a = NULL, *b = NULL;
         if (c->ops.kv.page_bytes(sh) == 0)
             continue;
-        if (!check_status(c, c->ops.kv.open(&c->host, NULL, sh, &a), "open (d %u)", sh->head_dim) ||
-            !check_status(c, c->ops.kv.open(&c->host, NULL, sh, &b), "a second open beside the first"))
+        if (!check_status(c, c->ops.kv.open(&c->host, c->given, sh, &a), "open (d %u)", sh->head_dim) ||
+            !check_status(c, c->ops.kv.open(&c->host, c->given, sh, &b), "a second open beside the first"))
             return;
         c->ops.kv.close(a);
         c->ops.kv.close(b);
@@ -193,7 +212,7 @@ static void kv_open(struct check_ctx *c)
         }
         a = NULL;
         atomic_store(&c->refuse, 1);
-        if (c->ops.kv.open(&c->host, NULL, sh, &a) == IFX_OK)
+        if (c->ops.kv.open(&c->host, c->given, sh, &a) == IFX_OK)
             c->ops.kv.close(a);
         atomic_store(&c->refuse, 0);
         if (atomic_load(&c->live) != 0) {
@@ -373,6 +392,7 @@ static bool attention_run(struct attention *a)
 {
     struct check_ctx *c = a->s->c;
     const int allocs = atomic_load(&c->allocs);
+    const unsigned mallocs = check_malloc_calls();
     a->call.m = (float *)(void *)a->m.data;
     a->call.l = (float *)(void *)a->l.data;
     a->call.acc = (float *)(void *)a->acc.data;
@@ -381,7 +401,7 @@ static bool attention_run(struct attention *a)
     memset(a->acc.data, 0x7f, a->acc.bytes);
     if (!check_status(c, c->ops.kv.attend(a->s->kv, &a->call), "attend"))
         return false;
-    if (atomic_load(&c->allocs) != allocs)
+    if (atomic_load(&c->allocs) != allocs || check_malloc_calls() != mallocs)
         return check_fail(c, "attend allocates; it must not");
     return guard_intact(c, &a->m, "attend: m") && guard_intact(c, &a->l, "attend: l") &&
            guard_intact(c, &a->acc, "attend: acc");
@@ -584,6 +604,61 @@ static void kv_rows(struct check_ctx *c)
         }
 }
 
+/* ---- positions beyond 32 bits ---- */
+
+/* The pages of a sequence of more than 2^32 tokens, of which the last few exist; the list itself is address space. */
+static void **far_list(const struct cache *s, uint64_t base, uint64_t *bytes)
+{
+    const uint64_t first = base / s->shape.page_tokens;
+    *bytes = (first + s->n_pages) * sizeof(void *);
+    void **list = mmap(NULL, *bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (list == MAP_FAILED)
+        return NULL;
+    memcpy(list + first, s->list, s->n_pages * sizeof *list);
+    return list;
+}
+
+/* The same rows at token 0 and beyond token 2^32: the same bits stored and, as positions are in the rows already, the same attention. */
+static void kv_far(struct check_ctx *c)
+{
+    const uint64_t base = (UINT64_C(1) << 32) + (UINT64_C(1) << 20);
+    const uint32_t tokens = 70;
+    struct cache near, far;
+    struct attention a = {0}, b = {0};
+    uint64_t bytes = 0;
+    void **list = NULL;
+    if (!cache_open(c, &near, &kv_shapes[0], tokens) || !cache_open(c, &far, &kv_shapes[0], tokens))
+        return;
+    cache_random(&near, 4);
+    cache_random(&far, 4);
+    list = far_list(&far, base, &bytes);
+    if (list == NULL) {
+        check_note(c, "no address space for a list of 2^32 tokens");
+    } else {
+        const uint64_t width = (uint64_t)far.shape.n_kv_heads * far.shape.head_dim;
+        const struct ifx_kv_append call = {.struct_size = sizeof call, .n = tokens, .pages = list, .pos0 = base, .k = far.k, .v = far.v,
+                                           .ldk = width, .ldv = width};
+        bool ok = cache_append(&near, 0, tokens) && check_status(c, c->ops.kv.append(far.kv, &call), "append at token 2^32 + 2^20");
+        for (uint32_t i = 0; ok && i < far.n_pages; i++)
+            if (memcmp(near.pages[i].data, far.pages[i].data, near.pages[i].bytes) != 0)
+                ok = check_fail(c, "append at token 2^32 + 2^20 stores other bytes than at token 0: 64-bit positions cut to 32?");
+        ok = ok && attention_open(&a, &near, 5, 2, 0, 1.0f) && attention_open(&b, &far, 5, 2, 0, 1.0f) && attention_run(&a);
+        b.call.pages = (const void *const *)list;
+        b.call.pos0 += base;
+        b.call.t0 = base;
+        b.call.t1 += base;
+        ok = ok && attention_run(&b);
+        if (ok && (memcmp(a.m.data, b.m.data, a.m.bytes) != 0 || memcmp(a.l.data, b.l.data, a.l.bytes) != 0 ||
+                   memcmp(a.acc.data, b.acc.data, a.acc.bytes) != 0))
+            check_fail(c, "attend over tokens from 2^32 + 2^20 on gives other bits than over the same rows at token 0: 64-bit positions cut to 32?");
+        munmap(list, bytes);
+    }
+    attention_close(&a);
+    attention_close(&b);
+    cache_close(&near);
+    cache_close(&far);
+}
+
 /* ---- threads ---- */
 
 struct kv_thread {
@@ -643,6 +718,7 @@ const struct check_entry check_kv_table[] = {
     {"attend against decode_row", kv_attend, false, false},
     {"attend: tokens that a query may not see", kv_hidden, false, false},
     {"attend: row selection", kv_rows, false, false},
+    {"tokens beyond 2^32", kv_far, false, false},
     {"attend: threads, 256 KiB of stack", kv_threads, false, false},
     {NULL, NULL, false, false},
 };

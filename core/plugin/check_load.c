@@ -3,6 +3,7 @@
  * Loads the plugin under test into the process of one check, with a host table of the suite's own.
  */
 #include "check_util.h"
+#include "registry_internal.h"
 
 #include <dlfcn.h>
 #include <math.h>
@@ -69,31 +70,22 @@ static uint32_t host_cpu_level(const struct ifx_host *host)
     return ctx_of(host)->level;
 }
 
-/* Options stand at their defaults. */
 static const char *host_option_string(const struct ifx_host *host, const struct ifx_options *options, const char *name)
 {
-    (void)options;
-    for (const struct ifx_option *o = ctx_of(host)->options; o != NULL && o->name != NULL; o++)
-        if (strcmp(o->name, name) == 0)
-            return o->default_text;
-    return NULL;
+    (void)host;
+    return registry_options_text(options, name);
 }
 
 static int64_t host_option_int(const struct ifx_host *host, const struct ifx_options *options, const char *name)
 {
-    const char *text = host_option_string(host, options, name);
-    if (text == NULL)
-        return 0;
-    if (strcmp(text, "true") == 0 || strcmp(text, "yes") == 0 || strcmp(text, "on") == 0)
-        return 1;
-    return strtoll(text, NULL, 10);
+    (void)host;
+    return registry_options_int(options, name);
 }
 
 static double host_option_float(const struct ifx_host *host, const struct ifx_options *options, const char *name)
 {
-    const char *text = host_option_string(host, options, name);
-    double v = 0.0;
-    return text != NULL && base_parse_f64(text, name, -INFINITY, INFINITY, &v) == IFX_OK ? v : 0.0;
+    (void)host;
+    return registry_options_float(options, name);
 }
 
 static void host_fill(struct check_ctx *c)
@@ -118,8 +110,7 @@ static void host_fill(struct check_ctx *c)
 
 uint32_t check_levels(struct check_ctx *c)
 {
-    (void)c;
-    return base_cpu_detect() + 1;
+    return c->scalar ? 1 : base_cpu_detect() + 1;
 }
 
 /* ---- magic, init, the operations struct ---- */
@@ -171,6 +162,21 @@ static bool check_magic(struct check_ctx *c, const struct ifx_magic *m)
     return true;
 }
 
+/* The table may be faulty (its own check says how): then there are no options, unless the user gave some. */
+static bool parse_options(struct check_ctx *c)
+{
+    struct ifx_options *given = NULL;
+    const struct ifx_option *table = c->magic.kind == IFX_KIND_EXPERT ? c->ops.expert.options
+                                     : c->magic.kind == IFX_KIND_KV   ? c->ops.kv.options
+                                     : c->magic.kind == IFX_KIND_MODEL ? c->ops.model.options
+                                                                       : c->ops.device.options;
+    int32_t status = registry_options_check_table(table);
+    if (status == IFX_OK)
+        status = registry_options_parse(table, c->magic.name, c->spec, &given);
+    c->given = given;
+    return status == IFX_OK || c->spec == NULL || check_fail(c, "%s", base_error_text());
+}
+
 bool check_load(struct check_ctx *c)
 {
     char *path = strchr(c->path, '/') != NULL ? base_strdup(c->path) : base_format("./%s", c->path);
@@ -207,7 +213,8 @@ bool check_load(struct check_ctx *c)
                           *ops, c->magic.ops_size);
     copy = ops_size_of(c->magic.kind) < *ops ? ops_size_of(c->magic.kind) : *ops;
     memcpy(c->ops.bytes, ops, copy);
-    return true;
+    check_malloc_watch(so);
+    return parse_options(c);
 }
 
 /* ---- descriptor pieces shared by the kinds ---- */

@@ -20,6 +20,8 @@ struct check_ctx {
     const char *path;
     struct ifx_magic magic;
     const struct ifx_option *options;
+    const char *spec;                /* "key=value,..." as the user gave it, or NULL */
+    const struct ifx_options *given; /* what stands in it, and the defaults */
     union {
         uint32_t struct_size;
         struct ifx_expert_ops expert;
@@ -31,6 +33,7 @@ struct check_ctx {
     struct base_pool *pool;
     uint32_t level; /* what host->cpu_level says */
     atomic_int live, allocs, refuse, errors; /* blocks held, calls so far, whether alloc refuses, texts recorded */
+    bool scalar; /* no level above it */
     bool failed;
     char text[CHECK_TEXT];
 };
@@ -58,6 +61,10 @@ bool check_identity(struct check_ctx *c, const char *what, const char *text);
 bool check_line(struct check_ctx *c, const char *what, const char *text);
 /* CPU levels worth running here: SCALAR and what the machine has. */
 uint32_t check_levels(struct check_ctx *c);
+
+/* ---- malloc and its kin, called by the plugin itself (check_malloc.c) ---- */
+void check_malloc_watch(void *so); /* of the loaded plugin */
+unsigned check_malloc_calls(void);
 
 /* ---- guarded memory: pages without access on both sides, the rest of the first and last page watched ---- */
 struct guard {

@@ -49,6 +49,9 @@
 #define F_STATEFUL           32 /* pack keeps state: threads disturb each other */
 #define F_BAD_RECORD_READ    33 /* follows an offset found in the record */
 #define F_HANG               34
+#define F_RECORD_CUT         35 /* the size cut to 32 bits, where what is left is not too little */
+#define F_DECODE_DOUBLE      36 /* decode_row gives more bits than a float32 has */
+#define F_PACK_FAR           37 /* writes a page past the record: found by the converter too */
 
 static struct ifx_expert_ops bad;
 static const struct ifx_expert_ops *(*const unused_init)(const struct ifx_host *) = row8_init;
@@ -66,6 +69,8 @@ static uint64_t bad_record_bytes(const struct ifx_expert_shape *s)
     return right != 0 ? right + 17 : 0;
 #elif FAULT == F_RECORD_WRAP
     return ((uint64_t)(uint32_t)(3u * s->hidden * s->inter) + 4095u + 4 * (s->hidden + s->inter)) / 4096u * 4096u;
+#elif FAULT == F_RECORD_CUT
+    return right > UINT32_MAX ? (right & UINT32_MAX) + 0x40000000u : right;
 #elif FAULT == F_RECORD_IMPURE
     return right + 4096 * (impure++ & 1);
 #else
@@ -120,8 +125,8 @@ static int32_t bad_pack(void *bank, const float *gate, const float *up, const fl
 #else
     status = row8_pack(bank, gate, up, down, record);
 #endif
-#if FAULT == F_PACK_PAST
-    ((uint8_t *)record)[bytes] = 1;
+#if FAULT == F_PACK_PAST || FAULT == F_PACK_FAR
+    ((uint8_t *)record)[bytes + (FAULT == F_PACK_FAR ? 4000 : 0)] = 1;
 #elif FAULT == F_PACK_BEFORE
     ((uint8_t *)record)[-1] = 1;
 #endif
@@ -148,7 +153,10 @@ static int32_t bad_decode_row(void *bank, const void *record, uint32_t matrix, u
     if (offset > 0x40000000u) /* "an offset table" that is believed */
         out[0] = ((const volatile uint8_t *)record)[(uint64_t)offset << 12];
 #endif
-    return row8_decode_row(bank, record, matrix, row, out);
+    int32_t result = row8_decode_row(bank, record, matrix, row, out);
+    for (uint32_t k = 0; FAULT == F_DECODE_DOUBLE && k < cols; k++)
+        out[k] *= 1.0 + 0x1p-30;
+    return result;
 }
 
 static const struct ifx_ramp_point points[] = {

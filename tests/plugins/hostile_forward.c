@@ -33,6 +33,8 @@
 #define F_STATUS        18 /* fails without a text */
 #define F_WRITES_X      19
 #define F_WRITES_RECORD 20
+#define F_MALLOC        21 /* allocates behind the host's back, and frees */
+#define F_OWN_EXP       22 /* silu by the C library's expf */
 
 static struct ifx_expert_ops bad;
 static const struct ifx_expert_ops *(*const unused_init)(const struct ifx_host *) = row8_init;
@@ -81,6 +83,10 @@ static int32_t bad_gate_up(void *bank, const struct ifx_expert_call *call, uint3
         big[i] = 1;
 #elif FAULT == F_ALLOCATES
     b->host->free(b->host, b->host->alloc(b->host, 64, 64));
+#elif FAULT == F_MALLOC
+    volatile char *p = malloc(64);
+    p[0] = 1;
+    free((void *)(uintptr_t)p);
 #elif FAULT == F_STATUS
     return IFX_EINTERNAL;
 #elif FAULT == F_WRITES_X
@@ -92,7 +98,7 @@ static int32_t bad_gate_up(void *bank, const struct ifx_expert_call *call, uint3
         const uint16_t *x = call->x + (call->x_rows != NULL && FAULT != F_X_ROWS ? call->x_rows[i] : i) * call->ldx;
         for (uint32_t r = row0; r < row1; r++) {
             const float g = product(b, call->record, IFX_GATE, r, x), u = product(b, call->record, IFX_UP, r, x);
-            const float v = ifx_silu(g) * u;
+            const float v = (FAULT == F_OWN_EXP ? g / (1.0f + expf(-g)) : ifx_silu(g)) * u;
             uint16_t *out = &h[(uint64_t)i * b->rows[IFX_UP] + r];
             *out = FAULT == F_TRUNCATES ? (uint16_t)(ifx_f32_bits(v) >> 16) : ifx_f32_to_bf16(v);
 #if FAULT == F_NAN

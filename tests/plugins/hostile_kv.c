@@ -38,6 +38,10 @@
 #define F_NO_MEMORY    27
 #define F_DECODE       28 /* decode_row says other values than attend uses */
 #define F_Q0           29 /* results placed by query number */
+#define F_PAGE_CUT     30 /* the size cut to 32 bits, where what is left is not too little */
+#define F_POS32        31 /* append cuts positions to 32 bits */
+#define F_ATTEND32     32 /* attend does */
+#define F_MALLOC       33 /* allocates behind the host's back */
 
 static uint64_t kv_page_bytes(const struct ifx_kv_shape *sh)
 {
@@ -45,6 +49,7 @@ static uint64_t kv_page_bytes(const struct ifx_kv_shape *sh)
     return FAULT == F_PAGE_ZERO                     ? 0
            : FAULT == F_PAGE_ODD                    ? right + (right != 0) * 8
            : FAULT == F_PAGE_HUGE                   ? (uint64_t)1 << 59
+           : FAULT == F_PAGE_CUT && right > UINT32_MAX ? (right & UINT32_MAX) + 0xc0000000u
            : FAULT == F_PAGE_SHORT && right > 100000 ? right / 2
                                                     : right;
 }
@@ -72,6 +77,10 @@ static int32_t kv_append(const struct ifx_kvs *s, const struct ifx_kv_append *ca
 #if FAULT == F_PIECES
     struct ifx_kv_append c = *call;
     c.pos0 = c.pos0 / 16 * 16;
+    return ifx_kvs_append(s, &c, kv_store);
+#elif FAULT == F_POS32
+    struct ifx_kv_append c = *call;
+    c.pos0 = (uint32_t)c.pos0;
     return ifx_kvs_append(s, &c, kv_store);
 #else
     return ifx_kvs_append(s, call, kv_store);
@@ -106,6 +115,14 @@ static int32_t kv_attend(const struct ifx_kvs *s, const struct ifx_kv_attend *ca
     volatile char big[1 << 20];
     for (size_t i = 0; i < sizeof big; i += 512)
         big[i] = 1;
+#elif FAULT == F_ATTEND32
+    c.pos0 = (uint32_t)c.pos0;
+    c.t0 = (uint32_t)c.t0;
+    c.t1 = (uint32_t)c.t1;
+#elif FAULT == F_MALLOC
+    volatile char *p = malloc(64);
+    p[0] = 1;
+    free((void *)(uintptr_t)p);
 #elif FAULT == F_ALLOCATES
     s->host->free(s->host, s->host->alloc(s->host, 64, 64));
 #elif FAULT == F_GLOBAL
