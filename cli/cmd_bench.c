@@ -21,6 +21,7 @@ static const struct cli_option options[] = {
     {"-p", "LIST", "prompt lengths in tokens: 64,512 (default 512; 0 leaves prompts out)", false},
     {"-n", "LIST", "tokens to decode after a prompt of 16 (default 64; 0 leaves decoding out)", false},
     {"-r", "REPEATS", "measured repetitions after one warm-up (default 3)", false},
+    {"--warm", "N", "tokens that each arm decodes first, so that hot experts are where they belong (default 0)", false},
     {"-f, --file", "FILE", "take prompts from this text (default: token ids from a fixed random sequence)", false},
     {"--arm", "OPTIONS", "options of one arm, as on a command line; given several times, arms take turns", true},
     {"--csv", NULL, "report as CSV on standard output", false},
@@ -174,6 +175,9 @@ static int prepare_arm(struct bench *b, struct bench_arm *a)
         snprintf(text, sizeof text, "%u", b->longest_prompt);
         failed = give(&a->cli, "--prefill-chunk", text);
     }
+    /* Nothing lies beside a file in memory. */
+    if (!failed && b->made != NULL && cli_find_option(a->cli.command, "--no-expert-state") != NULL)
+        failed = give(&a->cli, "--no-expert-state", NULL);
     if (failed || b->synthetic.g.name == NULL || !b->synthetic.shrink)
         return failed;
     struct ifx_context *context;
@@ -212,6 +216,24 @@ static int open_arm(struct bench *b, struct bench_arm *a, const char *path, cons
     return 0;
 }
 
+/* Every arm starts with what decoding has taught it. */
+static int32_t warm_up(struct bench *b, uint32_t tokens)
+{
+    int32_t st = IFX_OK;
+    for (uint32_t i = 0; i < b->n_arms && tokens > 0; i++) {
+        struct bench_arm *a = &b->arms[i];
+        uint64_t room = b->n_ids - DECODE_PROMPT;
+        st = ifx_sequence_reset(a->sequence);
+        if (st == IFX_OK)
+            st = ifx_sequence_feed(a->sequence, b->ids, DECODE_PROMPT, 1, a->logits);
+        for (uint32_t t = 0; t < tokens && st == IFX_OK; t++)
+            st = ifx_sequence_feed(a->sequence, b->ids + DECODE_PROMPT + t % room, 1, 1, a->logits);
+        if (st != IFX_OK)
+            break;
+    }
+    return st;
+}
+
 static int make_ids(struct bench *b)
 {
     struct ifx_model *m = b->arms[0].model;
@@ -230,6 +252,7 @@ static int make_ids(struct bench *b)
             st = base_error(IFX_EINVAL, "%s: %llu tokens, %u are needed", file, (unsigned long long)b->n_ids, b->longest);
         return st == IFX_OK ? 0 : cli_fail(b->cli);
     }
+    b->n_ids = b->longest;
     b->ids = base_calloc(b->longest, sizeof *b->ids);
     if (b->ids == NULL)
         return cli_fail(b->cli);
@@ -263,12 +286,14 @@ static int set_up(struct bench *b)
     struct cli *cli = b->cli;
     const char *path = cli_text(cli, "--model", NULL);
     const char *const *arms = cli_texts(cli, "--arm");
-    int64_t repeats;
+    int64_t repeats, warm;
     if (cli_argc(cli) > (path == NULL))
         return cli_usage(cli, "too many arguments: %s", cli_arg(cli, cli_argc(cli) - 1));
     path = path != NULL ? path : cli_arg(cli, 0);
     int failed = cli_int(cli, "-r", 1, BENCH_REPEATS, 3, &repeats);
     b->repeats = (uint32_t)repeats;
+    failed = failed ? failed : cli_int(cli, "--warm", 0, 1 << 20, 0, &warm);
+    b->longest = warm > 0 ? DECODE_PROMPT + 64 : 0;
     failed = failed ? failed : read_lengths(b, "-p", "512", false);
     failed = failed ? failed : read_lengths(b, "-n", "64", true);
     if (!failed && b->n_tests == 0)
@@ -282,7 +307,8 @@ static int set_up(struct bench *b)
         b->n_arms = i + 1;
         failed = open_arm(b, &b->arms[i], path, arms[i]);
     }
-    return failed ? failed : make_ids(b);
+    failed = failed ? failed : make_ids(b);
+    return !failed && warm_up(b, (uint32_t)warm) ? cli_fail(cli) : failed;
 }
 
 static void tear_down(struct bench *b)
