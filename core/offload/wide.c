@@ -356,7 +356,7 @@ static int32_t link_and_cpu(struct wide *w)
         st = upload_link_table(w);
     /* The link starts before the CPU does. */
     if (!st)
-        st = issue(w, w->plan.n_cpu ? 2 : UINT32_MAX);
+        st = issue(w, w->plan.n_cpu && !w->o->virtual_clock ? 2 : UINT32_MAX);
     if (!st && w->plan.n_cpu)
         st = compute_share(w);
     if (!st)

@@ -55,14 +55,9 @@ static double larger(double a, double b)
 
 /* ---- sizes as those of a larger geometry ---- */
 
-static double copy_bytes(const struct sim_model *m, double bytes)
+static double copy_bytes(const struct sim_model *m, const struct sim_cost *c)
 {
-    if (m->small_record) {
-        uint64_t whole = (uint64_t)bytes;
-        if (whole >= m->small_record && whole % m->small_record == 0)
-            return bytes / (double)m->small_record * m->large_record;
-    }
-    return bytes * m->column_scale;
+    return c->records ? c->records * m->large_record : c->bytes * m->column_scale;
 }
 
 static void work_size(const struct sim_model *m, const struct sim_cost *c, double *bytes, double *flops)
@@ -78,7 +73,7 @@ static void work_size(const struct sim_model *m, const struct sim_cost *c, doubl
 
 double sim_copy_seconds(const struct sim_device *d, const struct sim_cost *cost)
 {
-    return d->model.latency + (d->model.link > 0 ? copy_bytes(&d->model, cost->bytes) / d->model.link : 0);
+    return d->model.latency + (d->model.link > 0 ? copy_bytes(&d->model, cost) / d->model.link : 0);
 }
 
 /* ---- the links' busy times ---- */

@@ -42,6 +42,17 @@ bool sim_touches(const struct sim_device *d, const void *p, uint64_t bytes)
     return (i > 0 && at < d->memories[i - 1].end) || (i < d->n_memories && d->memories[i].begin - at < bytes);
 }
 
+uint32_t sim_records(const struct sim_device *d, const void *src, uint64_t bytes)
+{
+    uint64_t each = d->model.small_record;
+    uintptr_t at = (uintptr_t)src;
+    uint32_t i = above(d->pins, d->n_pins, at);
+    if (!each || bytes % each || i == 0 || at >= d->pins[i - 1].end)
+        return 0;
+    const struct sim_memory *m = &d->pins[i - 1];
+    return (at - m->begin) % each || (m->end - m->begin) % each ? 0 : (uint32_t)(bytes / each);
+}
+
 static int32_t insert(const struct ifx_host *host, struct sim_memory **list, uint32_t *n, uint32_t *room,
                       const struct sim_memory *m)
 {

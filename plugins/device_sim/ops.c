@@ -246,6 +246,7 @@ static int32_t sim_copy(struct ifx_device *dev, void *stream, void *dst, const v
                     : direction == IFX_COPY_TO_DEVICE ? SIM_LINK_TO : SIM_LINK_FROM;
     w.cost.bytes = (double)bytes * (w.copy ? 1 : 2);
     pthread_mutex_lock(&d->lock);
+    w.cost.records = direction == IFX_COPY_TO_DEVICE ? sim_records(d, src, bytes) : 0;
     st = sim_inject(d, &d->copies, d->fail_copy, IFX_EDEVICE, "copy", &w.fail);
     pthread_mutex_unlock(&d->lock);
     return st ? st : sim_enqueue(dev, stream, &w);

@@ -35,7 +35,7 @@ static const struct ifx_option options_table[] = {
     {.name = "kernel", .type = IFX_OPT_FLOAT, .default_text = "2",
      .help = "virtual clock: microseconds that an operation takes at least"},
     {.name = "small-record", .type = IFX_OPT_STRING, .default_text = "0",
-     .help = "virtual clock: an expert record of so many bytes stands for one of large-record"},
+     .help = "virtual clock: an expert record of so many bytes, in pinned memory that holds such alone, stands for one of large-record"},
     {.name = "large-record", .type = IFX_OPT_STRING, .default_text = "0", .help = "see small-record"},
     {.name = "expert-scale", .type = IFX_OPT_FLOAT, .default_text = "1",
      .help = "virtual clock: factor on the operations of experts"},

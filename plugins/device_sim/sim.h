@@ -25,6 +25,7 @@ enum sim_engine { SIM_NONE, SIM_COMPUTE, SIM_LINK_TO, SIM_LINK_FROM, SIM_HOST, S
 struct sim_cost {
     enum sim_engine engine;
     uint32_t experts; /* nonzero: expert work, at the rate of experts */
+    uint32_t records; /* nonzero: a copy of so many small records that stand for large ones */
     double bytes, flops;
 };
 
@@ -144,6 +145,8 @@ int32_t sim_mem_alloc(struct ifx_device *dev, uint64_t bytes, void **out);
 void sim_mem_free(struct ifx_device *dev, void *memory);
 int32_t sim_host_alloc(struct ifx_device *dev, uint64_t bytes, void **out);
 void sim_host_free(struct ifx_device *dev, void *memory);
+/* How many small records a copy from host memory holds: whole ones of a piece of pinned memory that holds nothing else; 0: other bytes. */
+uint32_t sim_records(const struct sim_device *d, const void *src, uint64_t bytes);
 void sim_memory_close(struct sim_device *d);
 /* True when [p, p + bytes) lies in one allocation; the caller holds the lock. */
 bool sim_owns(const struct sim_device *d, const void *p, uint64_t bytes);

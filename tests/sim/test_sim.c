@@ -454,20 +454,30 @@ static void test_virtual_costs(void **state)
     d->ops->event_destroy(d, e);
     d->ops->close(d);
 
-    /* Small records that stand for large ones: twice 4096 bytes cost as 2 MB; activations as eight times as many. */
+    /* Small records that stand for large ones: those of pinned memory that holds such alone, however many a copy takes; other bytes count
+     * eightfold. */
     d = open_sim(VIRTUAL ",small-record=4096,large-record=1024K,expert-scale=100,column-scale=8");
     s = stream_of(d);
-    uint8_t *p = device_memory(d, 16384), h[8192] = {0};
-    assert_int_equal(d->ops->copy(d, s, p, h, 8192, IFX_COPY_TO_DEVICE), IFX_OK);
-    assert_int_equal(d->ops->copy(d, s, p, h, 1000, IFX_COPY_TO_DEVICE), IFX_OK);
+    uint8_t *p = device_memory(d, 16384);
+    void *records, *other;
+    assert_int_equal(d->ops->host_alloc(d, 12288, &records), IFX_OK);
+    assert_int_equal(d->ops->host_alloc(d, 8292, &other), IFX_OK);
+    memset(records, 0, 12288);
+    memset(other, 0, 8292);
+    assert_int_equal(d->ops->copy(d, s, p, (char *)records + 4096, 8192, IFX_COPY_TO_DEVICE), IFX_OK);
+    assert_int_equal(d->ops->copy(d, s, p, other, 8192, IFX_COPY_TO_DEVICE), IFX_OK);
+    assert_int_equal(d->ops->copy(d, s, p, (char *)records + 96, 4096, IFX_COPY_TO_DEVICE), IFX_OK);
+    assert_int_equal(d->ops->copy(d, s, records, p, 8192, IFX_COPY_FROM_DEVICE), IFX_OK);
     assert_int_equal(d->ops->stream_sync(d, s), IFX_OK);
-    assert_near(d->ops->now(d), (2 * 1048576 + 8000) / 1e9 + 200e-6);
+    assert_near(d->ops->now(d), (2 * 1048576 + 8 * (8192 + 4096 + 8192)) / 1e9 + 400e-6);
     w = (struct ifx_work){.kind = IFX_WORK_HOST_EXPERTS, .experts = 2, .bytes = 8192, .flops = 1000};
     double t0 = d->ops->now(d);
     d->ops->host_work(d, &w);
     assert_near(d->ops->now(d), t0 + 2 * 1048576 / 4e9);
     d->ops->stream_destroy(d, s);
     d->ops->mem_free(d, p);
+    d->ops->host_free(d, records);
+    d->ops->host_free(d, other);
     d->ops->close(d);
 }
 
