@@ -20,11 +20,11 @@ static int32_t read_ordinal(char *name, uint32_t *ordinal)
     return st;
 }
 
-int32_t ifx_device_open(struct ifx_context *c, const char *name, struct ifx_device **out)
+static int32_t open_named(struct ifx_context *c, const char *name, struct ifx_device **out)
 {
     const struct registry_plugin *plugin;
     struct ifx_options *own = NULL;
-    char *identity = base_strdup(!name ? "auto" : name);
+    char *identity = base_strdup(name);
     uint32_t ordinal = 0;
     *out = NULL;
     if (!identity)
@@ -33,15 +33,40 @@ int32_t ifx_device_open(struct ifx_context *c, const char *name, struct ifx_devi
     if (text)
         *text++ = 0;
     int32_t st = read_ordinal(identity, &ordinal);
-    const char *found = strcmp(identity, "auto") == 0 ? "cpu" : identity;
     if (!st)
-        st = registry_find(c->registry, IFX_KIND_DEVICE, found, &plugin);
+        st = registry_find(c->registry, IFX_KIND_DEVICE, identity, &plugin);
     /* Options given with the name replace those of --plugin. */
     if (!st && text)
         st = registry_options_parse(plugin->ops.device->options, plugin->name, text, &own);
     if (!st)
-        st = plugin->ops.device->open(registry_host(c->registry), own ? own : plugin->options, found, ordinal, out);
+        st = plugin->ops.device->open(registry_host(c->registry), own ? own : plugin->options, identity, ordinal, out);
     registry_options_free(own);
     base_free(identity);
     return st;
+}
+
+/* The GPU if there is one, else the CPU, which says so once. */
+static int32_t open_auto(struct ifx_context *c, struct ifx_device **out)
+{
+    int32_t st = open_named(c, "cuda", out);
+    if (!st)
+        return IFX_OK;
+    engine_cpu_instead();
+    return open_named(c, "cpu", out);
+}
+
+void engine_cpu_instead(void)
+{
+    base_log(IFX_LOG_INFO, "no GPU is used: %s", base_error_text());
+    base_error_clear();
+}
+
+int32_t ifx_device_open(struct ifx_context *c, const char *name, struct ifx_device **out)
+{
+    return engine_device_is_auto(name) ? open_auto(c, out) : open_named(c, name, out);
+}
+
+bool engine_device_is_auto(const char *name)
+{
+    return !name || strcmp(name, "auto") == 0;
 }

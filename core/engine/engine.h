@@ -194,6 +194,11 @@ struct engine_step {
     int32_t bad_layer[ENGINE_PASS_ITEMS]; /* first layer with a non-finite column of the item, INT32_MIN: none */
 };
 
+/* device.c */
+bool engine_device_is_auto(const char *name);
+/* Says that there is no GPU to be used, for the reason recorded. */
+void engine_cpu_instead(void);
+
 /* load.c */
 int32_t engine_load_weights(struct ifx_model *m, const struct ifx_model_options *o);
 int32_t engine_load_experts(struct ifx_model *m, const struct ifx_model_options *o);

@@ -155,7 +155,7 @@ static int32_t open_all(struct ifx_model *m, const struct ifx_model_options *o)
     return st ? st : engine_tables_create(m, table_cache_bytes(o));
 }
 
-int32_t ifx_model_open(struct ifx_context *c, const struct ifx_model_options *o, struct ifx_model **out)
+static int32_t try_open(struct ifx_context *c, const struct ifx_model_options *o, struct ifx_model **out, bool *own_memory)
 {
     struct ifx_model *m = base_calloc(1, sizeof *m);
     if (!m)
@@ -163,12 +163,25 @@ int32_t ifx_model_open(struct ifx_context *c, const struct ifx_model_options *o,
     m->ctx = c;
     pthread_mutex_init(&m->lock, NULL);
     int32_t st = open_all(m, o);
-    if (st) {
+    *own_memory = m->dev && !m->host_memory;
+    if (st)
         ifx_model_close(m);
+    else
+        *out = m;
+    return st;
+}
+
+int32_t ifx_model_open(struct ifx_context *c, const struct ifx_model_options *o, struct ifx_model **out)
+{
+    bool own_memory = false;
+    int32_t st = try_open(c, o, out, &own_memory);
+    if (st != IFX_EUNSUPPORTED || !own_memory || !engine_device_is_auto(o->device))
         return st;
-    }
-    *out = m;
-    return IFX_OK;
+    /* Nobody asked for the GPU, and a format or the family has no code for it. */
+    engine_cpu_instead();
+    struct ifx_model_options cpu = *o;
+    cpu.device = "cpu";
+    return try_open(c, &cpu, out, &own_memory);
 }
 
 void ifx_model_close(struct ifx_model *m)
