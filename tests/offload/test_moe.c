@@ -35,7 +35,9 @@ static void test_random_placements(void **state)
     static const uint32_t widths[] = {1, 2, 8, 9, 17, 40, 41, 64};
     uint64_t seed = 1;
     struct offload_stats sum = {0};
-    for (uint32_t round = 0; round < 240; round++) {
+    const char *few = getenv("IFX_TEST_ROUNDS"); /* under valgrind */
+    uint32_t rounds = few ? (uint32_t)atoi(few) : 240;
+    for (uint32_t round = 0; round < rounds; round++) {
         uint32_t experts = 2 + rig_below(&seed, 20), layers = 1 + rig_below(&seed, RIG_LAYERS);
         uint32_t top_k = 1 + rig_below(&seed, experts < 6 ? experts : 6);
         /* From nothing at all and one frame to everything. */
@@ -66,6 +68,8 @@ static void test_random_placements(void **state)
                   (unsigned)sum.calls, (unsigned)sum.streamed_calls, (unsigned)sum.assisted_calls, (unsigned)sum.hits,
                   (unsigned)sum.link_experts, (unsigned)sum.cpu_experts, (unsigned)sum.promotions, (unsigned)sum.evictions);
     /* The test means something only when all of it happened. */
+    if (few)
+        return;
     assert_true(sum.hits > 500 && sum.link_experts > 500 && sum.cpu_experts > 500);
     assert_true(sum.streamed_calls > 50 && sum.assisted_calls > 50 && sum.promotions > 50 && sum.evictions > 50);
 }
