@@ -4,6 +4,7 @@
  */
 #include "config.h"
 #include "cli_internal.h"
+#include "policy.h"
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -118,6 +119,35 @@ static int check_device(struct cli *cli, const char *text)
     return cli_usage(cli, "--device: there is no device %s; there are auto, cpu, ref, cuda and sim", name);
 }
 
+static int read_bytes(struct cli *cli, const char *name, uint64_t *out)
+{
+    const char *text = cli_text(cli, name, NULL);
+    *out = 0;
+    return text != NULL && base_parse_bytes(text, name, out) ? cli_usage(cli, "%s", base_error_text()) : 0;
+}
+
+static int offload_options(struct cli *cli, struct ifx_offload_options *o)
+{
+    int64_t columns, threads;
+    uint32_t mode;
+    *o = (struct ifx_offload_options){.assist = cli_text(cli, "--assist", NULL),
+                                      .assist_ramp = cli_text(cli, "--assist-ramp", NULL),
+                                      .deterministic = cli_flag(cli, "--deterministic"),
+                                      .expert_state = cli_text(cli, "--expert-state", NULL),
+                                      .no_expert_state = cli_flag(cli, "--no-expert-state")};
+    if (cli_int(cli, "--assist-max-columns", 1, 1 << 16, 0, &columns) || cli_int(cli, "--cpu-threads", 0, 1024, 0, &threads) ||
+        read_bytes(cli, "--vram-budget", &o->vram_budget) || read_bytes(cli, "--ram-budget", &o->ram_budget))
+        return 2;
+    o->assist_max_columns = (uint32_t)columns;
+    o->cpu_threads = (uint32_t)threads;
+    struct offload_policy policy;
+    static const struct ifx_ramp_point point = {1, 0};
+    static const struct ifx_assist_policy any = {.struct_size = sizeof any, .max_columns = 1, .n_points = 1, .points = &point};
+    if (offload_mode_parse(o->assist, &mode) || (o->assist_ramp != NULL && offload_policy_make(&any, 0, o->assist_ramp, &policy)))
+        return cli_usage(cli, "%s", base_error_text());
+    return 0;
+}
+
 int cli_model(struct cli *cli, const char *path, struct ifx_model **out)
 {
     struct ifx_context *context;
@@ -138,9 +168,12 @@ int cli_model(struct cli *cli, const char *path, struct ifx_model **out)
                                   .prefill_chunk = (uint32_t)chunk,
                                   .max_sequences = cli->max_sequences,
                                   .prefix_cache_bytes = cli->prefix_cache_bytes,
+                                  .no_graph = cli_flag(cli, "--no-graph"),
                                   .progress = load_progress,
                                   .progress_ctx = cli};
     failed = check_device(cli, o.device);
+    if (!failed)
+        failed = offload_options(cli, &o.offload);
     if (!failed)
         failed = cli_check_formats(cli);
     if (failed)

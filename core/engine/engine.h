@@ -6,7 +6,9 @@
 #define INFERNIX_CORE_ENGINE_H
 
 #include "infernix.h"
+#include "mover.h"
 #include "offload.h"
+#include "policy.h"
 #include <pthread.h>
 
 #define ENGINE_PAGE_TOKENS   64u
@@ -136,6 +138,13 @@ struct ifx_model {
     const char *expert_format;
     struct offload_layer *moe_layers;
     uint8_t *expert_memory; /* NULL: in place */
+    struct mover_records records; /* on a device with memory of its own: what the copy engine reads */
+    struct offload *offload;      /* the same: NULL elsewhere */
+    struct offload_policy policy;
+    const struct ifx_assist_policy **policies; /* [n_moe] */
+    struct base_pool *expert_pool; /* NULL: the context's */
+    char *expert_state;            /* file of the experts' ranking, or NULL */
+    uint64_t device_free;          /* before anything was taken */
     uint64_t expert_bytes;
     /* KV */
     const struct ifx_kv_ops *kv_ops;
@@ -267,6 +276,13 @@ void engine_tables_destroy(struct ifx_model *m);
 int32_t engine_tables_begin(struct engine_step *step);
 void engine_tables_end(struct ifx_model *m);
 int32_t engine_table_rows(const struct ifx_services *sv, uint32_t table, float *y);
+
+/* experts.c: experts on a device with memory of its own */
+/* Host memory for all records, where m->moe_layers says how many and how large. */
+int32_t engine_take_records(struct ifx_model *m);
+/* Frames, staging and buffers out of what the device has left; after everything else has been taken. */
+int32_t engine_open_offload(struct ifx_model *m, const struct ifx_model_options *o);
+void engine_close_offload(struct ifx_model *m);
 
 /* moe.c: the service of model.h */
 int32_t engine_moe(const struct ifx_services *sv, uint32_t moe_layer, const float *x, uint64_t ldx, uint32_t n, float *y,

@@ -236,19 +236,28 @@ static int32_t pack_expert(void *ctx, uint64_t task, uint32_t worker)
     return advance(l, ol->record_bytes, worker);
 }
 
+static int32_t take_expert_memory(struct ifx_model *m)
+{
+    uint64_t at = 0;
+    if (!m->host_memory)
+        return engine_take_records(m);
+    m->expert_memory = base_map_anon(m->expert_bytes);
+    if (!m->expert_memory)
+        return base_error_prefix(IFX_ENOMEM, "memory for the experts");
+    for (uint32_t i = 0; i < m->desc->n_moe; i++) {
+        m->moe_layers[i].records = m->expert_memory + at;
+        at += m->moe_layers[i].experts * m->moe_layers[i].record_bytes;
+    }
+    return IFX_OK;
+}
+
 static int32_t pack_all(struct ifx_model *m, const struct ifx_model_options *o, uint64_t n_experts)
 {
     const struct ifx_moe_layer *first = &m->desc->moe[0];
     struct load l = {.m = m, .o = o, .total = m->dense_bytes + m->expert_bytes, .done = m->dense_bytes};
     l.rows_values = 3ull * first->hidden * first->inter;
     l.rows = base_alloc(l.rows_values * sizeof(float) * base_pool_threads(m->ctx->pool), 64);
-    m->expert_memory = l.rows ? base_map_anon(m->expert_bytes) : NULL;
-    int32_t st = m->expert_memory ? IFX_OK : base_error_prefix(IFX_ENOMEM, "memory for the experts");
-    uint64_t at = 0;
-    for (uint32_t i = 0; !st && i < m->desc->n_moe; i++) {
-        m->moe_layers[i].records = m->expert_memory + at;
-        at += m->moe_layers[i].experts * m->moe_layers[i].record_bytes;
-    }
+    int32_t st = l.rows ? take_expert_memory(m) : IFX_ENOMEM;
     if (!st)
         st = base_pool_run(m->ctx->pool, n_experts, pack_expert, &l);
     base_free(l.rows);
@@ -279,13 +288,36 @@ static int32_t repack_all(struct ifx_model *m, const struct ifx_model_options *o
     return st;
 }
 
+/* One record from the file's mapping to memory that the copy engine reads. */
+static int32_t copy_record(void *ctx, uint64_t task, uint32_t worker)
+{
+    struct load *l = ctx;
+    struct ifx_model *m = l->m;
+    uint32_t layer = 0;
+    while (task >= m->moe_layers[layer].experts)
+        task -= m->moe_layers[layer++].experts;
+    const struct offload_layer *ol = &m->moe_layers[layer];
+    const void *record;
+    uint64_t bytes;
+    int32_t st = artifact_expert_record(m->artifact, layer, (uint32_t)task, &record, &bytes);
+    if (st)
+        return st;
+    memcpy((uint8_t *)ol->records + task * ol->record_bytes, record, ol->record_bytes);
+    return advance(l, ol->record_bytes, worker);
+}
+
+static int32_t copy_records(struct ifx_model *m, const struct ifx_model_options *o, uint64_t n_experts)
+{
+    struct load l = {.m = m, .o = o, .total = m->dense_bytes + m->expert_bytes, .done = m->dense_bytes};
+    int32_t st = engine_take_records(m);
+    return st ? st : base_pool_run(m->ctx->pool, n_experts, copy_record, &l);
+}
+
 int32_t engine_load_experts(struct ifx_model *m, const struct ifx_model_options *o)
 {
     const struct ifx_model_desc *d = m->desc;
     if (!d->n_moe)
         return IFX_OK;
-    if (!m->host_memory)
-        return base_error(IFX_EUNSUPPORTED, "device %s: only dense models run on a device with its own memory yet", m->device_name);
     int32_t st = open_bank(m, o->experts);
     if (st)
         return st;
@@ -313,6 +345,8 @@ int32_t engine_load_experts(struct ifx_model *m, const struct ifx_model_options 
             return st;
         in_place &= usable;
     }
+    if (!m->host_memory && in_place)
+        return copy_records(m, o, n_experts);
     return in_place ? IFX_OK : repack_all(m, o, n_experts);
 }
 
@@ -320,6 +354,7 @@ void engine_unload(struct ifx_model *m)
 {
     if (m->expert_memory)
         base_unmap(m->expert_memory, m->expert_bytes);
+    mover_records_destroy(&m->records);
     if (m->bank)
         m->bank_ops->close(m->bank);
     base_free(m->moe_layers);

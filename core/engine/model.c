@@ -32,6 +32,7 @@ static int32_t open_device(struct ifx_model *m, const char *name)
     if (st)
         return st;
     m->device_flags = props.flags;
+    m->device_free = props.free_bytes;
     m->host_memory = props.flags & IFX_DEVICE_HOST_MEM;
     m->oracle = props.flags & IFX_DEVICE_ORACLE;
     m->device_name = base_strdup(props.name);
@@ -152,7 +153,9 @@ static int32_t open_all(struct ifx_model *m, const struct ifx_model_options *o)
         st = engine_load_experts(m, o);
     if (!st)
         st = step_buffers_create(m);
-    return st ? st : engine_tables_create(m, table_cache_bytes(o));
+    if (!st)
+        st = engine_tables_create(m, table_cache_bytes(o));
+    return st ? st : engine_open_offload(m, o);
 }
 
 static int32_t try_open(struct ifx_context *c, const struct ifx_model_options *o, struct ifx_model **out, bool *own_memory)
@@ -191,6 +194,7 @@ void ifx_model_close(struct ifx_model *m)
     prefix_destroy(m);
     if (m->dev) {
         engine_graphs_destroy(m);
+        engine_close_offload(m);
         engine_tables_destroy(m);
         step_buffers_destroy(m);
         kv_pool_destroy(m);

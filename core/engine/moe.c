@@ -55,7 +55,8 @@ static int32_t check_routes(struct engine_step *step, const struct ifx_moe_layer
     return IFX_OK;
 }
 
-static int32_t observe_routes(const struct engine_step *step, const struct ifx_moe_layer *l, uint32_t n)
+static int32_t observe_routes(const struct engine_step *step, const struct ifx_moe_layer *l, uint32_t n, const int32_t *ids,
+                              const float *weights)
 {
     const struct step_buffers *b = &step->model->step;
     for (uint32_t i = 0; i < step->count; i++) {
@@ -64,28 +65,24 @@ static int32_t observe_routes(const struct engine_step *step, const struct ifx_m
         uint64_t at = (uint64_t)seg->column0 * l->top_k;
         if (!s->observed || !s->observer.router || seg->column0 + seg->n > n)
             continue;
-        int32_t st = s->observer.router(s->observer.ctx, l->layer, seg->pos0, seg->n, l->top_k, b->router_ids + at,
-                                        b->router_weights + at);
+        int32_t st = s->observer.router(s->observer.ctx, l->layer, seg->pos0, seg->n, l->top_k, ids + at, weights + at);
         if (st)
             return st;
     }
     return IFX_OK;
 }
 
-int32_t engine_moe(const struct ifx_services *sv, uint32_t moe_layer, const float *x, uint64_t ldx, uint32_t n, float *y,
-                   uint64_t ldy)
+static int32_t moe_on_host(struct engine_step *step, uint32_t moe_layer, const float *x, uint64_t ldx, uint32_t n, float *y,
+                           uint64_t ldy)
 {
-    struct engine_step *step = sv->ctx;
     struct ifx_model *m = step->model;
     struct step_buffers *b = &m->step;
     const struct ifx_moe_layer *l = &m->desc->moe[moe_layer];
-    int32_t st = route(m, l, x, ldx, n);
-    if (!st)
-        st = m->dev->ops->stream_sync(m->dev, m->stream);
+    int32_t st = m->dev->ops->stream_sync(m->dev, m->stream);
     if (!st)
         st = check_routes(step, l, n);
     if (!st && step->watch)
-        st = observe_routes(step, l, n);
+        st = observe_routes(step, l, n, b->router_ids, b->router_weights);
     if (st)
         return st;
     struct offload_call call = {.layer = &m->moe_layers[moe_layer], .pool = m->ctx->pool, .dev = m->dev,
@@ -97,14 +94,62 @@ int32_t engine_moe(const struct ifx_services *sv, uint32_t moe_layer, const floa
     return st ? st : offload_cpu_moe(&call, b->x_bf16, l->hidden, b->moe_ws);
 }
 
+/* The choice is brought to the host only when somebody watches. */
+static int32_t watch_routes(struct engine_step *step, const struct ifx_moe_layer *l, uint32_t n)
+{
+    struct ifx_model *m = step->model;
+    const struct ifx_device_ops *op = m->dev->ops;
+    uint64_t pairs = (uint64_t)n * l->top_k;
+    int32_t *ids = base_alloc(pairs * sizeof *ids, 64);
+    float *weights = base_alloc(pairs * sizeof *weights, 64);
+    int32_t st = ids && weights ? IFX_OK : IFX_ENOMEM;
+    if (!st)
+        st = op->copy(m->dev, m->stream, ids, m->step.router_ids, pairs * sizeof *ids, IFX_COPY_FROM_DEVICE);
+    if (!st)
+        st = op->copy(m->dev, m->stream, weights, m->step.router_weights, pairs * sizeof *weights, IFX_COPY_FROM_DEVICE);
+    if (!st)
+        st = op->stream_sync(m->dev, m->stream);
+    if (!st)
+        st = observe_routes(step, l, n, ids, weights);
+    base_free(ids);
+    base_free(weights);
+    return st;
+}
+
+/* A column whose weights are not numbers keeps them: the combination makes it NaN, whatever its experts give. */
+static int32_t moe_on_device(struct engine_step *step, uint32_t moe_layer, const float *x, uint64_t ldx, uint32_t n, float *y,
+                             uint64_t ldy)
+{
+    struct ifx_model *m = step->model;
+    struct step_buffers *b = &m->step;
+    const struct ifx_moe_layer *l = &m->desc->moe[moe_layer];
+    int32_t st = step->watch ? watch_routes(step, l, n) : IFX_OK;
+    if (!st)
+        st = m->dev->ops->to_bf16(m->dev, m->stream, x, ldx, n, l->hidden, b->x_bf16, l->hidden);
+    struct offload_moe_call call = {.layer = moe_layer, .n = n, .stream = m->stream, .x = b->x_bf16, .ldx = l->hidden,
+                                    .ids = b->router_ids, .weights = b->router_weights, .y = y, .ldy = ldy,
+                                    .capturing = step->capturing};
+    return st ? st : offload_moe(m->offload, &call);
+}
+
+int32_t engine_moe(const struct ifx_services *sv, uint32_t moe_layer, const float *x, uint64_t ldx, uint32_t n, float *y,
+                   uint64_t ldy)
+{
+    struct engine_step *step = sv->ctx;
+    int32_t st = route(step->model, &step->model->desc->moe[moe_layer], x, ldx, n);
+    if (st)
+        return st;
+    return step->model->offload ? moe_on_device(step, moe_layer, x, ldx, n, y, ldy)
+                                : moe_on_host(step, moe_layer, x, ldx, n, y, ldy);
+}
+
 int32_t engine_moe_begin(struct engine_step *step)
 {
-    (void)step;
-    return IFX_OK;
+    struct ifx_model *m = step->model;
+    return m->offload ? offload_begin_step(m->offload, m->stream) : IFX_OK;
 }
 
 bool engine_moe_capturable(const struct ifx_model *m)
 {
-    (void)m;
-    return false; /* the router's choice comes to the host */
+    return m->offload && offload_capturable(m->offload);
 }

@@ -46,9 +46,17 @@ static bool plan_narrow(const struct offload *o, const struct offload_moe_call *
         return false;
     if (o->config.mode != OFFLOAD_ASSIST_BALANCE)
         return o->config.mode == OFFLOAD_ASSIST_OFF;
-    double all = (double)(o->stats.hits + o->stats.misses), both = k->cpu_record + k->link_record;
-    double misses = (double)c->n * o->config.layers[c->layer].top_k * (all > 0 ? (double)o->stats.misses / all : 1);
+    pthread_mutex_lock((pthread_mutex_t *)&o->lock);
+    double all = (double)(o->stats.hits + o->stats.misses), missed = all > 0 ? (double)o->stats.misses / all : 1;
+    pthread_mutex_unlock((pthread_mutex_t *)&o->lock);
+    double both = k->cpu_record + k->link_record, misses = (double)c->n * o->config.layers[c->layer].top_k * missed;
     return both > 0 && misses * k->cpu_record * k->cpu_record / both > SYNC_SECONDS;
+}
+
+bool offload_capturable(const struct offload *o)
+{
+    struct offload_moe_call one = {.n = 1};
+    return o->ops->host_call && !plan_narrow(o, &one);
 }
 
 static int32_t dispatch(struct offload *o, const struct offload_moe_call *c)
@@ -61,11 +69,13 @@ static int32_t dispatch(struct offload *o, const struct offload_moe_call *c)
         o->step_columns = c->n;
     if (o->step_columns > IFX_NARROW_COLUMNS)
         o->narrows[c->layer] = c->n < o->step_columns;
+    if (narrow && !plan_narrow(o, c))
+        return offload_moe_narrow(o, c);
+    pthread_mutex_lock(&o->lock);
     o->last_columns = o->step_columns;
     o->stats.calls++;
-    if (!narrow || plan_narrow(o, c))
-        return offload_moe_wide(o, c);
-    return offload_moe_narrow(o, c);
+    pthread_mutex_unlock(&o->lock);
+    return offload_moe_wide(o, c);
 }
 
 /* Nothing is left in flight, and what was under way is forgotten; the error stays the one that is told. */

@@ -24,6 +24,9 @@ static int32_t compute_misses(void *ctx)
     for (uint32_t p = 0; p < pairs; p++)
         index[p] = p;
     pthread_mutex_lock(&o->lock);
+    /* Counted here: a captured step runs without anybody calling. */
+    o->stats.calls++;
+    o->last_columns = j->n;
     for (uint32_t i = 0; i < entries && b.entries[i] != UINT32_MAX; i++) {
         uint32_t e = b.entries[i], first = b.offsets[e], n = b.offsets[e + 1] - first;
         bool missed = !b.records[i];

@@ -141,6 +141,8 @@ struct offload_moe_call {
     uint32_t capturing; /* 1: only what can be captured may be enqueued */
 };
 int32_t offload_moe(struct offload *o, const struct offload_moe_call *call);
+/* Whether steps of few columns can be captured, and lose nothing by it. */
+bool offload_capturable(const struct offload *o);
 
 /* Counters; the fields of struct ifx_offload_stats. */
 struct offload_stats {

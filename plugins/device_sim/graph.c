@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * graph.c - graphs: the list of what was enqueued between begin and end, put on a stream again at each launch.
+ * graph.c - graphs: the list of what was enqueued between begin and end, put on a stream again at each launch.  A stream that waits
+ * for an event recorded in a capture joins it.
  */
 #include "sim.h"
 
@@ -27,6 +28,8 @@ static int32_t graph_begin(struct ifx_device *dev, void *stream)
     bool busy = s->recording != NULL;
     if (!busy)
         s->recording = g;
+    g->origin = s;
+    g->capture = ++d->captures;
     pthread_mutex_unlock(&d->lock);
     if (!busy)
         return IFX_OK;
@@ -40,7 +43,9 @@ static int32_t graph_end(struct ifx_device *dev, void *stream, void **graph)
     struct sim_stream *s = stream;
     pthread_mutex_lock(&d->lock);
     *graph = s->recording;
-    s->recording = NULL;
+    for (struct sim_stream *joined = d->streams; joined; joined = joined->next)
+        if (joined->recording == *graph)
+            joined->recording = NULL;
     pthread_mutex_unlock(&d->lock);
     return *graph ? IFX_OK : dev->host->error(dev->host, IFX_EINVAL, "device sim: the stream is not being captured");
 }
@@ -79,7 +84,7 @@ static int32_t graph_launch(struct ifx_device *dev, void *stream, void *graph)
         if (st)
             sim_node_free(d, n);
         else
-            sim_submit(s, n);
+            sim_submit(n->stream == g->origin ? s : n->stream, n);
     }
     pthread_mutex_unlock(&d->lock);
     return st;

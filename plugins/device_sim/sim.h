@@ -42,6 +42,7 @@ struct sim_event {
     uint64_t recorded, done; /* generations */
     double at;               /* virtual time of the last record */
     uint32_t references;     /* queued work and graphs */
+    uint64_t capture;        /* the capture it was last recorded in, or 0 */
     bool dead;
     int32_t status; /* of the stream it was recorded on */
     char text[SIM_ERROR_BYTES];
@@ -68,6 +69,8 @@ struct sim_node {
 struct sim_graph {
     struct sim_node *first, *last;
     uint64_t nodes;
+    uint64_t capture;          /* a number of its own, from 1 */
+    struct sim_stream *origin; /* its work goes to the stream of the launch; that of streams that joined to those */
 };
 
 struct sim_stream {
@@ -121,6 +124,7 @@ struct sim_device {
     struct sim_model model;
     double host_at, engine_at[SIM_ENGINES];
     struct sim_node *log, *log_last; /* enqueued, not yet on the timeline */
+    uint64_t captures;
     struct sim_span *spans; /* ascending, apart; those that still matter */
     uint32_t n_spans, span_room;
     /* faults */

@@ -326,6 +326,7 @@ void sim_submit(struct sim_stream *s, struct sim_node *node)
 static void place(struct sim_stream *s, struct sim_node *n)
 {
     struct sim_graph *g = s->recording;
+    n->stream = s;
     if (!g) {
         sim_submit(s, n);
         return;
@@ -360,6 +361,16 @@ int32_t sim_enqueue(struct ifx_device *dev, void *stream, const struct sim_work 
     return IFX_OK;
 }
 
+/* As on a real device, a capture spreads along events. */
+static void join_capture(struct sim_device *d, struct sim_stream *s, struct sim_event *e, enum sim_kind kind)
+{
+    if (kind == SIM_RECORD)
+        e->capture = s->recording ? s->recording->capture : 0;
+    for (struct sim_stream *other = d->streams; other && kind == SIM_WAIT && e->capture && !s->recording; other = other->next)
+        if (other->recording && other->recording->capture == e->capture)
+            s->recording = other->recording;
+}
+
 static int32_t event_node(struct ifx_device *dev, void *event, void *stream, enum sim_kind kind)
 {
     struct sim_device *d = sim_of(dev);
@@ -370,6 +381,7 @@ static int32_t event_node(struct ifx_device *dev, void *event, void *stream, enu
     n->event = event;
     pthread_mutex_lock(&d->lock);
     n->event->references++;
+    join_capture(d, stream, n->event, kind);
     place(stream, n);
     pthread_mutex_unlock(&d->lock);
     return IFX_OK;
