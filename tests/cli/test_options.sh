@@ -10,7 +10,7 @@ usage() { # TEXT ARGUMENTS...: exit 2, message has TEXT, no output
   expect 2 "$INFERNIX" "$@"
   err_has "$text"
   out_empty
-  same "lines of the message ($*)" 1 "$(wc -l <"$tmp/err" | tr -d ' ')"
+  same "lines of the message ($*)" 1 "$(grep -vc 'no GPU is used' "$tmp/err")"
 }
 
 usage 'did you mean run?' rum
