@@ -14,6 +14,24 @@
 #define KERNEL extern "C" __global__ void
 #define FULL   0xffffffffu
 
+/* Kernels are launched before the one in front of them has ended (cuda_launch): what it wrote is there after the wait, and nothing of
+ * it may be touched before.  Every kernel lets the next one start at once, and waits first thing, unless it has weights to fetch. */
+__device__ __forceinline__ void let_next_start()
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+__device__ __forceinline__ void wait_for_last()
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+__device__ __forceinline__ void begin_kernel()
+{
+    let_next_start();
+    wait_for_last();
+}
+
 /* The same sum in every lane.  A butterfly adds the same pairs everywhere, and a + b = b + a. */
 __device__ __forceinline__ float warp_sum(float v)
 {

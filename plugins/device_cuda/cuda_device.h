@@ -27,7 +27,10 @@
     K(elementwise, combine)                                                                                              \
     K(elementwise, to_bf16)                                                                                              \
     K(linear, linear_narrow)                                                                                             \
+    K(linear, linear_narrow_few)                                                                                         \
     K(linear, linear_narrow_any)                                                                                         \
+    K(linear, linear_narrow_exact)                                                                                       \
+    K(linear, linear_narrow_exact_any)                                                                                   \
     K(linear, linear_narrow_w8)                                                                                          \
     K(linear, linear_narrow_f32)                                                                                         \
     K(linear, split_bf16)                                                                                                \

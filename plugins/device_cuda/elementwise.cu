@@ -10,6 +10,7 @@
 
 KERNEL ifx_embed(struct ifx_weight table, const int32_t *ids, uint32_t n, float *y, uint64_t ldy)
 {
+    begin_kernel();
     FOR_ROWS(t, n)
     {
         uint64_t row = (uint64_t)(uint32_t)ids[t];
@@ -21,6 +22,7 @@ KERNEL ifx_embed(struct ifx_weight table, const int32_t *ids, uint32_t n, float 
 /* One block a row. */
 KERNEL ifx_rms_norm(struct ifx_rms_norm op)
 {
+    begin_kernel();
     __shared__ float shared[32];
     for (uint64_t r = blockIdx.x; r < op.rows; r += gridDim.x) {
         const float *x = op.x + r * op.ldx, *w = op.w + (r % op.w_rows) * op.width;
@@ -37,6 +39,7 @@ KERNEL ifx_rms_norm(struct ifx_rms_norm op)
 /* One warp a row. */
 KERNEL ifx_rms_norm_small(struct ifx_rms_norm op)
 {
+    begin_kernel();
     uint32_t lane = threadIdx.x & 31, warps = blockDim.x >> 5;
     for (uint64_t r = (uint64_t)blockIdx.x * warps + (threadIdx.x >> 5); r < op.rows; r += (uint64_t)gridDim.x * warps) {
         const float *x = op.x + r * op.ldx, *w = op.w + (r % op.w_rows) * op.width;
@@ -53,6 +56,7 @@ KERNEL ifx_rms_norm_small(struct ifx_rms_norm op)
 /* One warp a head and column. */
 KERNEL ifx_norm_rope(struct ifx_norm_rope op)
 {
+    begin_kernel();
     uint32_t lane = threadIdx.x & 31, warps = blockDim.x >> 5, half = op.rotary / 2;
     uint64_t pairs = (uint64_t)op.n * op.heads;
     for (uint64_t p = (uint64_t)blockIdx.x * warps + (threadIdx.x >> 5); p < pairs; p += (uint64_t)gridDim.x * warps) {
@@ -83,6 +87,7 @@ KERNEL ifx_norm_rope(struct ifx_norm_rope op)
 /* One warp a head and column. */
 KERNEL ifx_gated_norm(struct ifx_gated_norm op)
 {
+    begin_kernel();
     uint32_t lane = threadIdx.x & 31, warps = blockDim.x >> 5;
     uint64_t pairs = (uint64_t)op.n * op.heads;
     for (uint64_t p = (uint64_t)blockIdx.x * warps + (threadIdx.x >> 5); p < pairs; p += (uint64_t)gridDim.x * warps) {
@@ -100,6 +105,7 @@ KERNEL ifx_gated_norm(struct ifx_gated_norm op)
 
 KERNEL ifx_swiglu(struct ifx_swiglu op)
 {
+    begin_kernel();
     FOR_ROWS(t, op.n)
         FOR_WIDTH(i, op.width)
             op.y[t * op.ldy + i] = silu(op.gate[t * op.ldg + i]) * op.up[t * op.ldu + i];
@@ -107,6 +113,7 @@ KERNEL ifx_swiglu(struct ifx_swiglu op)
 
 KERNEL ifx_sigmoid_gate(struct ifx_sigmoid_gate op)
 {
+    begin_kernel();
     FOR_ROWS(t, op.n)
         FOR_WIDTH(i, op.heads * op.d)
             op.x[t * op.ldx + i] *= sigmoid(op.gate[t * op.ldg + (uint64_t)(i / op.d) * op.ldg_head + i % op.d]);
@@ -114,6 +121,7 @@ KERNEL ifx_sigmoid_gate(struct ifx_sigmoid_gate op)
 
 KERNEL ifx_add(struct ifx_add op)
 {
+    begin_kernel();
     FOR_ROWS(t, op.n)
     {
         float scale = op.gate ? sigmoid(op.gate[t * op.ldg]) : 1.0f;
@@ -124,6 +132,7 @@ KERNEL ifx_add(struct ifx_add op)
 
 KERNEL ifx_combine(struct ifx_combine op)
 {
+    begin_kernel();
     FOR_ROWS(t, op.n)
         FOR_WIDTH(i, op.width)
         {
@@ -140,6 +149,7 @@ KERNEL ifx_combine(struct ifx_combine op)
 
 KERNEL ifx_to_bf16(const float *x, uint64_t ldx, uint32_t n, uint32_t width, uint16_t *y, uint64_t ldy)
 {
+    begin_kernel();
     FOR_ROWS(t, n)
         FOR_WIDTH(i, width)
             y[t * ldy + i] = ifx_f32_to_bf16(x[t * ldx + i]);

@@ -60,6 +60,10 @@ int32_t cuda_launch(struct cuda_device *d, void *stream, uint32_t kernel, dim3 g
     int32_t status = cuda_enter(d);
     if (status)
         return status;
-    dim3 block = {threads, 1, 1};
-    return cuda_check(d, cudaLaunchKernel((const void *)d->kernels[kernel], grid, block, args, shared, stream), "kernel launch");
+    /* The kernel may start while the one before it ends; it waits for its results itself (common.cuh). */
+    cudaLaunchAttribute early = {.id = cudaLaunchAttributeProgrammaticStreamSerialization};
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {.gridDim = grid, .blockDim = {threads, 1, 1}, .dynamicSmemBytes = shared, .stream = stream, .attrs = &early,
+                                 .numAttrs = 1};
+    return cuda_check(d, cudaLaunchKernelExC(&config, (const void *)d->kernels[kernel], args), "kernel launch");
 }

@@ -22,6 +22,7 @@ __device__ __forceinline__ float softplus(float x)
 
 KERNEL ifx_gdn_gate(struct ifx_gdn_gate op)
 {
+    begin_kernel();
     uint64_t total = (uint64_t)op.n * op.heads;
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < total; i += (uint64_t)gridDim.x * blockDim.x) {
         uint64_t t = i / op.heads;
@@ -56,6 +57,7 @@ __device__ __forceinline__ void conv_keep(const struct ifx_conv &op, uint32_t c,
 /* Few tokens: one thread a channel does all of them and the state. */
 KERNEL ifx_conv_few(struct ifx_conv op)
 {
+    begin_kernel();
     uint32_t c = blockIdx.x * blockDim.x + threadIdx.x, dilation = op.dilation ? op.dilation : 1, kept = (op.kernel - 1) * dilation;
     if (c >= op.channels)
         return;
@@ -64,18 +66,49 @@ KERNEL ifx_conv_few(struct ifx_conv op)
     conv_keep(op, c, kept);
 }
 
+enum { CONV_TOKENS = 16 }; /* a thread */
+
+/* Without dilation a window of the last inputs moves along the tokens, so each is read once. */
+template <uint32_t TAPS> __device__ __forceinline__ void conv_window(const struct ifx_conv &op, uint32_t c, uint64_t t0)
+{
+    float w[TAPS], in[TAPS - 1 + CONV_TOKENS];
+#pragma unroll
+    for (uint32_t j = 0; j < TAPS; j++)
+        w[j] = op.w[(uint64_t)c * TAPS + j];
+#pragma unroll
+    for (uint32_t i = 0; i < TAPS - 1 + CONV_TOKENS; i++) {
+        int64_t t = (int64_t)(t0 + i) - (TAPS - 1);
+        in[i] = t < (int64_t)op.n ? conv_input(op, t, c, TAPS - 1) : 0.0f;
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < CONV_TOKENS; i++) {
+        float sum = 0.0f;
+#pragma unroll
+        for (uint32_t j = 0; j < TAPS; j++)
+            sum = fmaf(w[j], in[i + j], sum);
+        if (t0 + i < op.n)
+            op.y[(t0 + i) * op.ldy + c] = silu(sum);
+    }
+}
+
 KERNEL ifx_conv_many(struct ifx_conv op)
 {
+    begin_kernel();
     uint32_t c = blockIdx.x * blockDim.x + threadIdx.x, dilation = op.dilation ? op.dilation : 1, kept = (op.kernel - 1) * dilation;
     if (c >= op.channels)
         return;
-    for (uint64_t t = blockIdx.y; t < op.n; t += gridDim.y)
-        op.y[t * op.ldy + c] = conv_output(op, (int64_t)t, c, dilation, kept);
+    for (uint64_t t0 = (uint64_t)blockIdx.y * CONV_TOKENS; t0 < op.n; t0 += (uint64_t)gridDim.y * CONV_TOKENS)
+        if (op.kernel == 4 && dilation == 1)
+            conv_window<4>(op, c, t0);
+        else
+            for (uint64_t t = t0; t < t0 + CONV_TOKENS && t < op.n; t++)
+                op.y[t * op.ldy + c] = conv_output(op, (int64_t)t, c, dilation, kept);
 }
 
 /* After conv_many has read the old state. */
 KERNEL ifx_conv_state(struct ifx_conv op)
 {
+    begin_kernel();
     uint32_t c = blockIdx.x * blockDim.x + threadIdx.x, dilation = op.dilation ? op.dilation : 1;
     if (c < op.channels)
         conv_keep(op, c, (op.kernel - 1) * dilation);
@@ -171,6 +204,7 @@ template <uint32_t ROWS> __device__ __forceinline__ void steps(const struct ifx_
 
 KERNEL __launch_bounds__(STEP_THREADS) ifx_delta_steps(struct ifx_gated_delta op)
 {
+    begin_kernel();
     if (op.dk <= 8 * STEP_GROUPS)
         steps<8>(op);
     else
@@ -317,15 +351,16 @@ __device__ __forceinline__ void solve(const struct ifx_gated_delta &op, const ch
     bool values = threadIdx.x < DELTA_D;
     const float *v = op.v + t0 * op.ldv + (uint64_t)h * op.dv + column;
     float *out = part + (values ? PART_U : PART_W) + column;
-    float u[CHUNK];
+    float u[CHUNK]; /* the right side, then the solution */
+#pragma unroll
+    for (uint32_t t = 0; t < CHUNK; t++)
+        if (values)
+            u[t] = t < tokens && column < op.dv ? v[t * op.ldv] : 0.0f;
+        else
+            u[t] = s.decay[t] * s.k[t * KEY_LD + column];
 #pragma unroll
     for (uint32_t t = 0; t < CHUNK; t++) {
-        float right;
-        if (values)
-            right = t < tokens && column < op.dv ? v[t * op.ldv] : 0.0f;
-        else
-            right = s.decay[t] * s.k[t * KEY_LD + column];
-        float sum[4] = {s.beta[t] * right, 0.0f, 0.0f, 0.0f};
+        float sum[4] = {s.beta[t] * u[t], 0.0f, 0.0f, 0.0f};
 #pragma unroll
         for (uint32_t j = 0; j < t; j += 4) {
             float4 L = *(const float4 *)&s.L[t * L_LD + j]; /* zero from t on */
@@ -345,6 +380,7 @@ __device__ __forceinline__ void solve(const struct ifx_gated_delta &op, const ch
 /* Block (chunk of the segment, value head).  t0: first token of the segment. */
 KERNEL __launch_bounds__(256) ifx_delta_chunks(struct ifx_gated_delta op, uint64_t segment0, float *ws)
 {
+    begin_kernel();
     extern __shared__ float4 memory[];
     float *m = (float *)memory;
     chunk_shared s;
@@ -386,6 +422,7 @@ __device__ __forceinline__ void load_rows(rows16 &r, const float *rows, uint32_t
 /* Block (value head, slice).  Warps 0 to 3 make W S and so U, 4 to 7 the outputs; all of them the next state. */
 KERNEL __launch_bounds__(256, 1) ifx_delta_scan(struct ifx_gated_delta op, uint64_t segment0, uint32_t chunks, const float *ws)
 {
+    begin_kernel();
     extern __shared__ float4 memory[];
     float *S = (float *)memory, *U = S + DELTA_D * S_LD; /* [DELTA_D, S_LD], [CHUNK, S_LD] */
     uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
@@ -410,6 +447,22 @@ KERNEL __launch_bounds__(256, 1) ifx_delta_scan(struct ifx_gated_delta op, uint6
             keys[i][3] = k[DELTA_D + 8];
         }
         float decay = part[PART_DECAY];
+        float4 right[8]; /* warps 0 to 3: Ubase; 4 to 7: A */
+        if (warp < 4) {
+#pragma unroll
+            for (uint32_t j = 0; j < 4; j++) {
+                const float *u = &part[PART_U + (row0 + g) * DELTA_D + slice0 + 8 * j + 2 * t];
+                float2 u0 = *(const float2 *)u, u1 = *(const float2 *)(u + 8 * DELTA_D);
+                right[j] = make_float4(u0.x, u0.y, u1.x, u1.y);
+            }
+        } else {
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++)
+                if (16 * i <= row0) {
+                    right[2 * i] = *(const float4 *)&part[PART_A + (row0 + g) * CHUNK + 16 * i + 4 * t];
+                    right[2 * i + 1] = *(const float4 *)&part[PART_A + (row0 + g + 8) * CHUNK + 16 * i + 4 * t];
+                }
+        }
         float acc[4][4] = {};
 #pragma unroll
         for (uint32_t i = 0; i < DELTA_D / 16; i++) {
@@ -425,17 +478,20 @@ KERNEL __launch_bounds__(256, 1) ifx_delta_scan(struct ifx_gated_delta op, uint6
             load_rows(r, part + PART_FLOATS + (warp < 4 ? PART_W : PART_Q) + row0 * DELTA_D, g, t);
         if (warp < 4)
 #pragma unroll
-            for (uint32_t j = 0; j < 4; j++)
-#pragma unroll
-                for (uint32_t i = 0; i < 4; i++) {
-                    uint32_t row = row0 + g + (i >= 2 ? 8 : 0), column = 8 * j + 2 * t + (i & 1);
-                    U[row * S_LD + column] = part[PART_U + row * DELTA_D + slice0 + column] - acc[j][i];
-                }
+            for (uint32_t j = 0; j < 4; j++) {
+                float *u = &U[(row0 + g) * S_LD + 8 * j + 2 * t];
+                u[0] = right[j].x - acc[j][0];
+                u[1] = right[j].y - acc[j][1];
+                u[8 * S_LD] = right[j].z - acc[j][2];
+                u[8 * S_LD + 1] = right[j].w - acc[j][3];
+            }
         __syncthreads();
         if (warp >= 4) {
-            for (uint32_t s0 = 0; s0 <= row0; s0 += 16) {
-                float4 a0 = *(const float4 *)&part[PART_A + (row0 + g) * CHUNK + s0 + 4 * t];
-                float4 a1 = *(const float4 *)&part[PART_A + (row0 + g + 8) * CHUNK + s0 + 4 * t];
+#pragma unroll
+            for (uint32_t s0 = 0; s0 < CHUNK; s0 += 16) {
+                if (s0 > row0)
+                    break;
+                float4 a0 = right[s0 / 8], a1 = right[s0 / 8 + 1];
                 frag_a fa = make_a(a0.x, a1.x, a0.y, a1.y), fb = make_a(a0.z, a1.z, a0.w, a1.w);
                 const float *u = &U[(s0 + 4 * t) * S_LD + g];
 #pragma unroll

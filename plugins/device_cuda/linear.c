@@ -31,14 +31,24 @@ static int is_aligned(const float *x, uint64_t ldx)
     return ((uintptr_t)x & 15) == 0 && ldx % 4 == 0;
 }
 
-/* Kernel of a matrix, and how many rows a block of it makes. */
+/* The kernel of a matrix. */
 static uint32_t narrow_kernel(const struct ifx_linear *op, const struct ifx_weight *w)
 {
-    if (w->dtype == IFX_F32 || (op->flags & IFX_LINEAR_F32))
+    uint32_t exact = op->flags & IFX_LINEAR_F32, aligned = op->cols % 8 == 0;
+    if (w->dtype == IFX_F32 || (w->dtype == IFX_W8G32 && exact))
         return K_linear_narrow_f32;
     if (w->dtype == IFX_W8G32)
         return K_linear_narrow_w8;
-    return op->cols % 8 == 0 ? K_linear_narrow : K_linear_narrow_any;
+    if (exact)
+        return aligned ? K_linear_narrow_exact : K_linear_narrow_exact_any;
+    return aligned ? K_linear_narrow : K_linear_narrow_any;
+}
+
+static uint32_t narrow_threads(uint32_t kernel)
+{
+    if (kernel == K_linear_narrow_f32)
+        return F32_THREADS;
+    return kernel == K_linear_narrow_few || kernel == K_linear_narrow_exact ? 2 * NARROW_WARPS * 32 : NARROW_WARPS * 32;
 }
 
 /* All matrices of one kernel in one launch. */
@@ -46,24 +56,27 @@ static int32_t narrow_launch(struct cuda_device *d, void *stream, const struct i
 {
     struct narrow_args a = {.n = op->n, .cols = op->cols, .x = op->x, .ldx = op->ldx, .x_aligned = (uint32_t)is_aligned(op->x, op->ldx),
                             .round_x = !(op->flags & IFX_LINEAR_F32)};
-    uint32_t f32 = kernel == K_linear_narrow_f32;
     for (uint32_t m = 0; m < op->count; m++) {
         const struct ifx_weight *w = &op->out[m].w;
         if (narrow_kernel(op, w) != kernel || w->rows == 0)
             continue;
         a.out[a.count++] = (struct narrow_out){.w = *w, .y = op->out[m].y, .ldy = op->out[m].ldy, .accumulate = op->out[m].accumulate,
                                                .tile0 = a.tiles};
-        a.tiles += f32 ? w->rows : (uint32_t)ceil_div(w->rows, NARROW_ROWS);
+        a.tiles += kernel == K_linear_narrow_f32 ? w->rows : (uint32_t)ceil_div(w->rows, NARROW_ROWS);
     }
     if (a.tiles == 0)
         return IFX_OK;
+    /* One block a multiprocessor: it had better be a large one.  Rows alone decide, so a column's bits stay its own. */
+    if (kernel == K_linear_narrow && a.tiles <= (uint32_t)d->prop.multiProcessorCount)
+        kernel = K_linear_narrow_few;
     void *args[] = {&a};
-    return cuda_launch(d, stream, kernel, grid3(a.tiles, 1, 1), f32 ? F32_THREADS : NARROW_WARPS * 32, 0, args);
+    return cuda_launch(d, stream, kernel, grid3(a.tiles, 1, 1), narrow_threads(kernel), 0, args);
 }
 
 static int32_t narrow(struct cuda_device *d, void *stream, const struct ifx_linear *op)
 {
-    static const uint32_t kernels[] = {K_linear_narrow, K_linear_narrow_any, K_linear_narrow_w8, K_linear_narrow_f32};
+    static const uint32_t kernels[] = {K_linear_narrow,     K_linear_narrow_any, K_linear_narrow_exact, K_linear_narrow_exact_any,
+                                       K_linear_narrow_w8, K_linear_narrow_f32};
     int32_t status = IFX_OK;
     for (uint32_t i = 0; status == IFX_OK && i < sizeof kernels / sizeof *kernels; i++)
         status = narrow_launch(d, stream, op, kernels[i]);

@@ -31,10 +31,9 @@ __device__ __forceinline__ uint4 load_stream(const void *p)
     return __ldcs((const uint4 *)p);
 }
 
-/* 8 values from k of a column, rounded and packed; zero past the end. */
-__device__ __forceinline__ uint4 load_x(const float *x, uint32_t k, uint32_t cols, bool aligned)
+/* 8 values from k of a column; zero past the end. */
+__device__ __forceinline__ void load_8(float v[8], const float *x, uint32_t k, uint32_t cols, bool aligned)
 {
-    float v[8];
     if (aligned && k + 8 <= cols) {
         float4 a = *(const float4 *)(x + k), b = *(const float4 *)(x + k + 4);
         v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
@@ -43,7 +42,6 @@ __device__ __forceinline__ uint4 load_x(const float *x, uint32_t k, uint32_t col
         for (uint32_t i = 0; i < 8; i++)
             v[i] = k + i < cols ? x[k + i] : 0.0f;
     }
-    return make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
 }
 
 template <bool ANY> __device__ __forceinline__ uint4 load_w(const uint16_t *row, uint32_t k, uint32_t cols)
@@ -70,9 +68,9 @@ __device__ __forceinline__ const struct narrow_out &find_out(const struct narrow
 }
 
 /* The warps' parts of a tile, added in order. */
-__device__ __forceinline__ void finish_tile(const struct narrow_args &a, const struct narrow_out &o, uint32_t row0, const float c[4])
+template <uint32_t WARPS> __device__ __forceinline__ void finish_tile(const struct narrow_args &a, const struct narrow_out &o, uint32_t row0, const float c[4])
 {
-    __shared__ float parts[NARROW_WARPS][NARROW_COLUMNS][NARROW_ROWS + 1];
+    __shared__ float parts[WARPS][NARROW_COLUMNS][NARROW_ROWS + 1];
     uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
     parts[warp][2 * t][g] = c[0];
     parts[warp][2 * t + 1][g] = c[1];
@@ -83,16 +81,57 @@ __device__ __forceinline__ void finish_tile(const struct narrow_args &a, const s
     if (column < a.n && row0 + r < o.w.rows) {
         float sum = 0.0f;
 #pragma unroll
-        for (uint32_t w = 0; w < NARROW_WARPS; w++)
+        for (uint32_t w = 0; w < WARPS; w++)
             sum += parts[w][column][r];
         float *y = &o.y[column * o.ldy + row0 + r];
         *y = o.accumulate ? *y + sum : sum;
     }
 }
 
-enum { AHEAD = 4 }; /* loads in flight: units of 32 inputs */
+enum { AHEAD = 4 }; /* units of 32 inputs that a warp has in flight, twice */
 
-template <bool ANY> __device__ __forceinline__ void narrow_bf16(const struct narrow_args &a)
+/* Weights of AHEAD units of two rows. */
+struct weights {
+    uint4 p[AHEAD], q[AHEAD];
+};
+
+template <bool ANY, uint32_t WARPS>
+__device__ __forceinline__ void load_weights(weights &w, const uint16_t *w0, const uint16_t *w1, uint32_t u0, uint32_t t, uint32_t cols)
+{
+#pragma unroll
+    for (uint32_t i = 0; i < AHEAD; i++) {
+        uint32_t k = (u0 + i * WARPS) * 32 + 8 * t;
+        w.p[i] = load_w<ANY>(w0, k, cols);
+        w.q[i] = load_w<ANY>(w1, k, cols);
+    }
+}
+
+/* x as PARTS bf16 whose sum it is: one rounds it, three hold all of it. */
+template <uint32_t PARTS> struct inputs {
+    uint4 part[PARTS];
+};
+
+template <uint32_t PARTS> __device__ __forceinline__ inputs<PARTS> load_inputs(const float *x, uint32_t k, uint32_t cols, bool aligned)
+{
+    float v[8];
+    inputs<PARTS> in;
+    load_8(v, x, k, cols, aligned);
+#pragma unroll
+    for (uint32_t p = 0; p < PARTS; p++) {
+        in.part[p] = make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
+        if (p + 1 < PARTS) {
+            const uint32_t *h = &in.part[p].x;
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++) {
+                v[2 * i] -= __uint_as_float(h[i] << 16);
+                v[2 * i + 1] -= __uint_as_float(h[i] & 0xffff0000u);
+            }
+        }
+    }
+    return in;
+}
+
+template <bool ANY, uint32_t PARTS, uint32_t WARPS> __device__ __forceinline__ void narrow_bf16(const struct narrow_args &a)
 {
     const struct narrow_out &o = find_out(a);
     uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
@@ -102,40 +141,61 @@ template <bool ANY> __device__ __forceinline__ void narrow_bf16(const struct nar
     const float *x = a.x + g * a.ldx;
     float c[4] = {0, 0, 0, 0}, d[4] = {0, 0, 0, 0};
     uint32_t units = (a.cols + 31) / 32;
-    for (uint32_t u0 = warp; u0 < units; u0 += AHEAD * NARROW_WARPS) {
-        uint4 p[AHEAD], q[AHEAD], v[AHEAD];
+    weights now;
+    let_next_start();
+    load_weights<ANY, WARPS>(now, w0, w1, warp, t, a.cols);
+    wait_for_last();
+    for (uint32_t u0 = warp; u0 < units; u0 += AHEAD * WARPS) {
+        weights next;
+        inputs<PARTS> v[AHEAD];
+        load_weights<ANY, WARPS>(next, w0, w1, u0 + AHEAD * WARPS, t, a.cols);
 #pragma unroll
         for (uint32_t i = 0; i < AHEAD; i++) {
-            uint32_t k = (u0 + i * NARROW_WARPS) * 32 + 8 * t;
-            p[i] = load_w<ANY>(w0, k, a.cols);
-            q[i] = load_w<ANY>(w1, k, a.cols);
+            uint32_t k = (u0 + i * WARPS) * 32 + 8 * t;
+            v[i] = load_inputs<PARTS>(x, k, g < a.n ? a.cols : 0, a.x_aligned);
         }
 #pragma unroll
-        for (uint32_t i = 0; i < AHEAD; i++) {
-            uint32_t k = (u0 + i * NARROW_WARPS) * 32 + 8 * t;
-            v[i] = g < a.n && k < a.cols ? load_x(x, k, a.cols, a.x_aligned) : make_uint4(0, 0, 0, 0);
-        }
+        for (uint32_t i = 0; i < AHEAD; i++)
 #pragma unroll
-        for (uint32_t i = 0; i < AHEAD; i++) {
-            mma_bf16(c, p[i].x, q[i].x, p[i].y, q[i].y, v[i].x, v[i].y);
-            mma_bf16(d, p[i].z, q[i].z, p[i].w, q[i].w, v[i].z, v[i].w);
-        }
+            for (uint32_t p = PARTS; p-- > 0;) {
+                uint4 in = v[i].part[p];
+                mma_bf16(c, now.p[i].x, now.q[i].x, now.p[i].y, now.q[i].y, in.x, in.y);
+                mma_bf16(d, now.p[i].z, now.q[i].z, now.p[i].w, now.q[i].w, in.z, in.w);
+            }
+        now = next;
     }
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++)
         c[i] += d[i];
-    finish_tile(a, o, row0, c);
+    finish_tile<WARPS>(a, o, row0, c);
 }
 
-KERNEL __launch_bounds__(NARROW_WARPS * 32, 2) ifx_linear_narrow(const __grid_constant__ struct narrow_args a)
+KERNEL __launch_bounds__(8 * 32, 2) ifx_linear_narrow(const __grid_constant__ struct narrow_args a)
 {
-    narrow_bf16<false>(a);
+    narrow_bf16<false, 1, 8>(a);
+}
+
+/* Few rows: more warps share them. */
+KERNEL __launch_bounds__(16 * 32, 1) ifx_linear_narrow_few(const __grid_constant__ struct narrow_args a)
+{
+    narrow_bf16<false, 1, 16>(a);
+}
+
+/* Inputs are not rounded. */
+KERNEL __launch_bounds__(16 * 32, 1) ifx_linear_narrow_exact(const __grid_constant__ struct narrow_args a)
+{
+    narrow_bf16<false, 3, 16>(a);
 }
 
 /* Rows that are not 16-byte aligned. */
-KERNEL __launch_bounds__(NARROW_WARPS * 32, 2) ifx_linear_narrow_any(const __grid_constant__ struct narrow_args a)
+KERNEL __launch_bounds__(8 * 32, 1) ifx_linear_narrow_any(const __grid_constant__ struct narrow_args a)
 {
-    narrow_bf16<true>(a);
+    narrow_bf16<true, 1, 8>(a);
+}
+
+KERNEL __launch_bounds__(8 * 32, 1) ifx_linear_narrow_exact_any(const __grid_constant__ struct narrow_args a)
+{
+    narrow_bf16<true, 3, 8>(a);
 }
 
 /* 4 codes as 4 bf16: a byte in the low mantissa bits of 2^23 is an integer of float32, which bf16 holds exactly. */
@@ -153,6 +213,8 @@ __device__ __forceinline__ void codes_to_bf16(uint32_t codes, uint32_t &low, uin
 /* One group of 32 codes at a time: its sum is of exact products, and the scale multiplies it once. */
 KERNEL __launch_bounds__(NARROW_WARPS * 32, 2) ifx_linear_narrow_w8(const __grid_constant__ struct narrow_args a)
 {
+    bool waited = false;
+    let_next_start();
     const struct narrow_out &o = find_out(a);
     uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
     uint32_t row0 = (blockIdx.x - o.tile0) * NARROW_ROWS, last = o.w.rows - 1, groups = (a.cols + 31) / 32;
@@ -174,10 +236,13 @@ KERNEL __launch_bounds__(NARROW_WARPS * 32, 2) ifx_linear_narrow_w8(const __grid
             f0[i] = in ? __half2float(s0[u]) : 0.0f;
             f1[i] = in ? __half2float(s1[u]) : 0.0f;
         }
+        if (!waited)
+            wait_for_last();
+        waited = true;
 #pragma unroll
         for (uint32_t i = 0; i < AHEAD; i++) {
             uint32_t k = (u0 + i * NARROW_WARPS) * 32 + 8 * t;
-            v[i] = g < a.n && k < a.cols ? load_x(x, k, a.cols, a.x_aligned) : make_uint4(0, 0, 0, 0);
+            v[i] = load_inputs<1>(x, k, g < a.n ? a.cols : 0, a.x_aligned).part[0];
         }
 #pragma unroll
         for (uint32_t i = 0; i < AHEAD; i++) {
@@ -195,12 +260,15 @@ KERNEL __launch_bounds__(NARROW_WARPS * 32, 2) ifx_linear_narrow_w8(const __grid
             c[3] = fmaf(part[3], f1[i], c[3]);
         }
     }
-    finish_tile(a, o, row0, c);
+    if (!waited) /* a warp without a group of its own */
+        wait_for_last();
+    finish_tile<NARROW_WARPS>(a, o, row0, c);
 }
 
 /* Inputs as they are, or float32 weights: no tensor cores.  One block a row. */
 KERNEL ifx_linear_narrow_f32(const __grid_constant__ struct narrow_args a)
 {
+    begin_kernel();
     __shared__ float parts[F32_THREADS / 32][NARROW_COLUMNS];
     const struct narrow_out &o = find_out(a);
     uint64_t row = blockIdx.x - o.tile0;
@@ -242,6 +310,7 @@ KERNEL ifx_linear_narrow_f32(const __grid_constant__ struct narrow_args a)
 /* x as `parts` bf16 matrices [n, ld] whose sum it is (to 24 bits with three), the coarsest first. */
 KERNEL ifx_split_bf16(const float *x, uint64_t ldx, uint32_t n, uint32_t cols, uint32_t parts, uint16_t *y, uint32_t ld)
 {
+    begin_kernel();
     for (uint64_t t = blockIdx.y; t < n; t += gridDim.y)
         for (uint32_t k = blockIdx.x * blockDim.x + threadIdx.x; k < ld; k += gridDim.x * blockDim.x) {
             float rest = k < cols ? x[t * ldx + k] : 0.0f;
@@ -255,6 +324,7 @@ KERNEL ifx_split_bf16(const float *x, uint64_t ldx, uint32_t n, uint32_t cols, u
 
 KERNEL ifx_round_f32(const float *x, uint64_t ldx, uint32_t n, uint32_t cols, uint32_t round, float *y, uint32_t ld)
 {
+    begin_kernel();
     for (uint64_t t = blockIdx.y; t < n; t += gridDim.y)
         for (uint32_t k = blockIdx.x * blockDim.x + threadIdx.x; k < ld; k += gridDim.x * blockDim.x) {
             float v = k < cols ? x[t * ldx + k] : 0.0f;
@@ -265,6 +335,7 @@ KERNEL ifx_round_f32(const float *x, uint64_t ldx, uint32_t n, uint32_t cols, ui
 /* Rows [row0, row0 + rows) of a matrix, ld values apart, zero after the last column. */
 KERNEL ifx_expand_bf16(struct ifx_weight w, uint32_t row0, uint32_t rows, uint16_t *y, uint32_t ld)
 {
+    begin_kernel();
     for (uint64_t r = blockIdx.y; r < rows; r += gridDim.y)
         for (uint32_t k = blockIdx.x * blockDim.x + threadIdx.x; k < ld; k += gridDim.x * blockDim.x)
             y[r * ld + k] = k < w.cols ? ifx_f32_to_bf16(weight_at(w, row0 + r, k)) : 0;
@@ -272,6 +343,7 @@ KERNEL ifx_expand_bf16(struct ifx_weight w, uint32_t row0, uint32_t rows, uint16
 
 KERNEL ifx_expand_f32(struct ifx_weight w, uint32_t row0, uint32_t rows, float *y, uint32_t ld)
 {
+    begin_kernel();
     for (uint64_t r = blockIdx.y; r < rows; r += gridDim.y)
         for (uint32_t k = blockIdx.x * blockDim.x + threadIdx.x; k < ld; k += gridDim.x * blockDim.x)
             y[r * ld + k] = k < w.cols ? weight_at(w, row0 + r, k) : 0.0f;

@@ -120,7 +120,8 @@ static int32_t conv(struct ifx_device *dev, void *stream, const struct ifx_conv 
     struct cuda_device *d = cuda_of(dev);
     struct ifx_conv o = *op;
     void *args[] = {&o};
-    dim3 channels = grid3(ceil_div(o.channels, 128), 1, 1), all = grid3(ceil_div(o.channels, 128), o.n < 65535 ? o.n : 65535, 1);
+    dim3 channels = grid3(ceil_div(o.channels, 128), 1, 1), all = channels;
+    all.y = (unsigned)ceil_div(o.n, 16) < 65535 ? (unsigned)ceil_div(o.n, 16) : 65535; /* CONV_TOKENS */
     if (o.kernel < 2 || o.kernel > 8 || o.dilation > 16)
         return dev->host->error(dev->host, IFX_EINVAL, "device cuda: convolution of kernel %u and dilation %u; 2 to 8 and up to 16 are possible",
                                 o.kernel, o.dilation);

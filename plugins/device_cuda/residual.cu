@@ -9,6 +9,7 @@
 
 KERNEL ifx_activate(struct ifx_activate op)
 {
+    begin_kernel();
     FOR_ROWS(t, op.n)
         FOR_WIDTH(i, op.width)
         {
@@ -19,6 +20,7 @@ KERNEL ifx_activate(struct ifx_activate op)
 
 KERNEL ifx_stream_mix(struct ifx_stream_mix op)
 {
+    begin_kernel();
     FOR_ROWS(t, op.n)
         FOR_WIDTH(i, op.width)
         {
@@ -33,6 +35,7 @@ KERNEL ifx_stream_mix(struct ifx_stream_mix op)
 
 KERNEL ifx_stream_inject(struct ifx_stream_inject op)
 {
+    begin_kernel();
     FOR_ROWS(t, op.n)
         FOR_WIDTH(i, op.streams * op.width)
         {
@@ -44,6 +47,7 @@ KERNEL ifx_stream_inject(struct ifx_stream_inject op)
 /* A block a column and stream. */
 KERNEL ifx_stream_gate(struct ifx_stream_gate op)
 {
+    begin_kernel();
     __shared__ float shared[32];
     uint64_t all = (uint64_t)op.n * op.streams;
     for (uint64_t p = blockIdx.x; p < all; p += gridDim.x) {

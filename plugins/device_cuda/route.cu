@@ -83,12 +83,14 @@ template <uint32_t EACH> __device__ __forceinline__ void route_all(const struct 
 /* Up to 256 experts. */
 KERNEL ifx_router_small(struct ifx_router op)
 {
+    begin_kernel();
     route_all<8>(op);
 }
 
 /* Up to 1024. */
 KERNEL ifx_router_large(struct ifx_router op)
 {
+    begin_kernel();
     route_all<32>(op);
 }
 
@@ -117,6 +119,7 @@ enum { FEW_PAIRS = 1024 };
 /* A decode step: one block, a thread an expert, the pairs in shared memory. */
 KERNEL __launch_bounds__(1024) ifx_group_few(struct ifx_group op)
 {
+    begin_kernel();
     __shared__ int32_t ids[FEW_PAIRS];
     uint32_t pairs = op.n * op.top_k, base = 0, entry0 = 0;
     for (uint32_t p = threadIdx.x; p < pairs; p += blockDim.x)
@@ -150,6 +153,7 @@ KERNEL __launch_bounds__(1024) ifx_group_few(struct ifx_group op)
 /* A prompt: a block an expert looks through all pairs, once to count and once to place. */
 KERNEL __launch_bounds__(256) ifx_group_count(struct ifx_group op)
 {
+    begin_kernel();
     __shared__ uint32_t total;
     uint64_t pairs = (uint64_t)op.n * op.top_k;
     int32_t e = (int32_t)blockIdx.x;
@@ -170,6 +174,7 @@ KERNEL __launch_bounds__(256) ifx_group_count(struct ifx_group op)
 
 KERNEL __launch_bounds__(1024) ifx_group_offsets(struct ifx_group op)
 {
+    begin_kernel();
     const uint32_t *counts = (const uint32_t *)op.ws;
     uint32_t base = 0, entry0 = 0;
     for (uint32_t e0 = 0; e0 < op.experts; e0 += 1024) {
@@ -190,6 +195,7 @@ KERNEL __launch_bounds__(1024) ifx_group_offsets(struct ifx_group op)
 
 KERNEL __launch_bounds__(1024) ifx_group_scatter(struct ifx_group op)
 {
+    begin_kernel();
     uint64_t pairs = (uint64_t)op.n * op.top_k;
     int32_t e = (int32_t)blockIdx.x;
     uint32_t at = op.offsets[e];

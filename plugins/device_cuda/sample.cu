@@ -58,6 +58,7 @@ __device__ __forceinline__ best block_best(best b)
 /* Largest logit of a part (blockIdx.x) of a row (blockIdx.y), and whether one is not finite. */
 KERNEL __launch_bounds__(256) ifx_sample_largest(struct ifx_sample op)
 {
+    begin_kernel();
     const float *logits = op.logits + blockIdx.y * op.ldl;
     best b = {-INFINITY, UINT32_MAX, 0};
     for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < op.vocab; i += gridDim.x * blockDim.x) {
@@ -206,6 +207,7 @@ __device__ int32_t nth_of_key(const row &r, uint32_t key, uint32_t rank, select_
 /* One block a row, after sample_largest. */
 KERNEL __launch_bounds__(THREADS) ifx_sample_pick(struct ifx_sample op)
 {
+    begin_kernel();
     __shared__ select_shared s;
     __shared__ best first;
     const struct part *parts = (const struct part *)op.ws + blockIdx.x * PARTS;

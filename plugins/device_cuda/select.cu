@@ -21,6 +21,7 @@ __device__ __forceinline__ float *block_key(const struct ifx_index_plane &p, uin
 /* A block a token. */
 KERNEL ifx_index_store(struct ifx_index_append op)
 {
+    begin_kernel();
     for (uint64_t i = blockIdx.x; i < op.n; i += gridDim.x) {
         uint16_t *to = raw_key(op.plane, (uint64_t)(uint32_t)op.positions[i]);
         for (uint32_t j = threadIdx.x; j < op.plane.d; j += blockDim.x)
@@ -31,6 +32,7 @@ KERNEL ifx_index_store(struct ifx_index_append op)
 /* A block of threads a token that completes a block of tokens; all raw keys are there. */
 KERNEL ifx_index_blocks(struct ifx_index_append op)
 {
+    begin_kernel();
     __shared__ float shared[32];
     const struct ifx_index_plane &p = op.plane;
     for (uint64_t i = blockIdx.x; i < op.n; i += gridDim.x) {
@@ -74,6 +76,7 @@ __device__ __forceinline__ uint32_t complete_blocks(const struct ifx_block_selec
 /* A warp a block of tokens; blockIdx.y: query. */
 KERNEL ifx_block_scores(struct ifx_block_select op)
 {
+    begin_kernel();
     uint32_t lane = threadIdx.x & 31, warps = blockDim.x >> 5, most = op.max_tokens / op.plane.ratio + 1;
     for (uint64_t query = blockIdx.y; query < op.n; query += gridDim.y) {
         uint32_t blocks = complete_blocks(op, query);
@@ -131,6 +134,7 @@ __device__ uint32_t least_chosen(const float *scores, uint32_t blocks, uint32_t 
 /* A block a query: chosen blocks' tokens ascending, then the tail. */
 KERNEL __launch_bounds__(THREADS) ifx_block_rows(struct ifx_block_select op)
 {
+    begin_kernel();
     uint64_t query = blockIdx.x;
     uint32_t ratio = op.plane.ratio, blocks = complete_blocks(op, query), keep = op.budget / ratio, ties = 0, least = 0;
     int32_t *rows = op.rows + query * op.ld_rows;
