@@ -168,7 +168,7 @@ int cli_model(struct cli *cli, const char *path, struct ifx_model **out)
                                   .prefill_chunk = (uint32_t)chunk,
                                   .max_sequences = cli->max_sequences,
                                   .prefix_cache_bytes = cli->prefix_cache_bytes,
-                                  .no_graph = cli_flag(cli, "--no-graph"),
+                                  .no_graph = cli_flag(cli, "--no-cuda-graph"),
                                   .progress = load_progress,
                                   .progress_ctx = cli};
     failed = check_device(cli, o.device);

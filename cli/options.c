@@ -30,7 +30,7 @@ const struct cli_option cli_global_options[] = {
     {"--deterministic", NULL, "a text never depends on what is cached: the CPU takes experts of at most 8 columns", false},
     {"--expert-state", "FILE", "ranking of the experts that warms the next start (default: MODEL.expert-state)", false},
     {"--no-expert-state", NULL, "neither read nor write it", false},
-    {"--no-graph", NULL, "never capture decode steps as graphs", false},
+    {"--no-cuda-graph", NULL, "never capture decode steps as graphs", false},
     {"--json", NULL, "report as JSON on standard output", false},
     {"--log-level", "LEVEL", "error, warn, info or debug (default info)", false},
     {"-q, --quiet", NULL, "only warnings, errors and the result", false},

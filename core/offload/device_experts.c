@@ -92,23 +92,29 @@ static int32_t run_job(void *ctx)
     return st;
 }
 
-int32_t offload_device_experts(struct offload *o, uint32_t layer, void *stream, const struct ifx_expert_device_call *call)
+/* The next of those that run once, when it is free. */
+static int32_t take_job(struct offload *o, void *stream, struct offload_job **out)
+{
+    struct offload_job *j = *out = &o->jobs[o->next_job];
+    o->next_job = (o->next_job + 1) % o->n_jobs;
+    return atomic_load(&j->busy) ? o->ops->stream_sync(o->dev, stream) : IFX_OK;
+}
+
+int32_t offload_device_experts(struct offload *o, uint32_t layer, void *stream, const struct ifx_expert_device_call *call,
+                               struct offload_job *own)
 {
     const struct offload_side *s = &o->sides[o->side_of[layer]];
+    struct offload_job *j = own;
     if (s->opened)
         return s->ops->device_forward(s->bank, s->side, stream, call);
-    struct offload_job *j = &o->jobs[o->next_job];
-    o->next_job = (o->next_job + 1) % o->n_jobs;
-    if (atomic_load(&j->busy)) {
-        int32_t st = o->ops->stream_sync(o->dev, stream);
-        if (st)
-            return st;
-    }
+    int32_t st = own ? IFX_OK : take_job(o, stream, &j);
+    if (st)
+        return st;
     j->o = o;
     j->layer = layer;
     j->call = *call;
     atomic_store(&j->busy, 1);
-    int32_t st = o->ops->host_call(o->dev, stream, run_job, j, &j->work);
+    st = o->ops->host_call(o->dev, stream, run_job, j, &j->work);
     if (st)
         atomic_store(&j->busy, 0);
     return st;

@@ -191,7 +191,7 @@ static int32_t time_device(struct offload *o, uint32_t count, uint32_t n, double
         st = o->ops->stream_sync(o->dev, s);
     double began = offload_now(o);
     if (!st)
-        st = offload_device_experts(o, 0, s, &call);
+        st = offload_device_experts(o, 0, s, &call, NULL);
     if (!st)
         st = o->ops->stream_sync(o->dev, s);
     *seconds = (offload_now(o) - began) / count;

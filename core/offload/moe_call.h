@@ -31,11 +31,13 @@ struct offload_job {
     _Atomic uint32_t busy;
 };
 
-/* A narrow call's misses, on the stream beside; one for each layer and width, since a captured step keeps it. */
+/* A narrow call's misses, on the stream beside, and its hits where the CPU path computes them; one for each layer and width, since a
+ * captured step keeps it. */
 struct narrow_job {
     struct offload *o;
     uint32_t layer, n;
     struct ifx_work work;
+    struct offload_job hits;
 };
 
 /* How a routing's groups lie in memory, on the device and in the host's copy alike: records first, for alignment. */
@@ -127,7 +129,9 @@ uint32_t *offload_index(const struct offload *o, float *base, uint32_t pairs);
 int32_t offload_sides_open(struct offload *o);
 void offload_sides_close(struct offload *o);
 uint64_t offload_side_ws_bytes(const struct offload *o, uint32_t layer, uint32_t n);
-int32_t offload_device_experts(struct offload *o, uint32_t layer, void *stream, const struct ifx_expert_device_call *call);
+/* own: where a host call lies that may run again later with the same call; NULL: it runs once. */
+int32_t offload_device_experts(struct offload *o, uint32_t layer, void *stream, const struct ifx_expert_device_call *call,
+                               struct offload_job *own);
 /* After an error, when nothing is running. */
 void offload_jobs_reset(struct offload *o);
 

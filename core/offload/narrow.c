@@ -115,7 +115,8 @@ int32_t offload_moe_narrow(struct offload *o, const struct offload_moe_call *c)
         st = misses_beside(o, c, pairs);
     /* A captured step must find the frames of later. */
     if (!st && o->computes && (c->capturing || o->resident_count[c->layer]))
-        st = offload_device_experts(o, c->layer, c->stream, &hits);
+        st = offload_device_experts(o, c->layer, c->stream, &hits,
+                                    &o->narrow[c->layer * IFX_NARROW_COLUMNS + c->n - 1].hits);
     if (!st)
         st = o->ops->event_wait(o->dev, o->joined, c->stream);
     return st ? st : o->ops->combine(o->dev, c->stream, &combine);

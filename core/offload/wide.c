@@ -68,7 +68,7 @@ static int32_t start_residents(struct wide *w)
     call.records = w->device.records;
     call.experts = w->device.entries;
     call.n_entries = pairs < w->l->experts ? pairs : w->l->experts;
-    return offload_device_experts(o, w->c->layer, w->c->stream, &call);
+    return offload_device_experts(o, w->c->layer, w->c->stream, &call, NULL);
 }
 
 /* The CPU's input, when it may be asked for anything. */
@@ -216,7 +216,7 @@ static int32_t issue_batch(struct wide *w, uint32_t at, uint32_t n)
     call.experts = o->link_experts + at;
     call.n_entries = n;
     if (!st && call.pairs)
-        st = offload_device_experts(o, w->c->layer, w->c->stream, &call);
+        st = offload_device_experts(o, w->c->layer, w->c->stream, &call, NULL);
     if (!st)
         st = mover_release(&o->mover, n, w->c->stream);
     w->issued = at + n;

@@ -11,7 +11,7 @@
 #define MOE   "checkpoints/qwen3_5_moe-tiny"
 #define MIB   (1ull << 20)
 
-static const char *const checkpoints[] = {DENSE /*, MOE, "checkpoints/qwen3_5_moe-mid-nvfp4"*/};
+static const char *const checkpoints[] = {DENSE, MOE, "checkpoints/qwen3_5_moe-mid-nvfp4"};
 
 static void make_tokens(int32_t *tokens, uint32_t n, uint32_t vocab, uint32_t seed)
 {
@@ -57,7 +57,7 @@ static void test_one(void **state)
 {
     static const char *const kvs[] = {"bf16", "int8"};
     (void)state;
-    for (size_t p = 0; p < 1; p++)
+    for (size_t p = 0; p < 3; p++)
         for (size_t k = 0; k < 2; k++) {
             const char *path = golden(0, "%s", checkpoints[p]);
             struct options o = {.device = "cpu", .kv = kvs[k], .chunk = 60};
@@ -149,7 +149,7 @@ static void test_streams(void **state)
 {
     static struct picks want, got;
     (void)state;
-    for (size_t p = 0; p < 1; p++) {
+    for (size_t p = 0; p < 3; p++) {
         const char *path = golden(0, "%s", checkpoints[p]);
         struct options o = {.device = "cpu", .sequences = STREAMS};
         run_streams(path, &o, &want);
@@ -263,7 +263,7 @@ static void watch(const char *path, const char *device, struct seen *seen)
 static void test_observers(void **state)
 {
     (void)state;
-    for (size_t p = 0; p < 1; p++) {
+    for (size_t p = 0; p < 3; p++) {
         struct seen cpu, sim;
         watch(golden(0, "%s", checkpoints[p]), "cpu", &cpu);
         watch(golden(0, "%s", checkpoints[p]), "sim", &sim);
@@ -280,7 +280,7 @@ static void test_prefixes(void **state)
     int32_t a[300];
     float got[ROW], want[ROW];
     (void)state;
-    for (size_t p = 0; p < 1; p++) {
+    for (size_t p = 0; p < 3; p++) {
         struct options o = {.device = "sim", .sequences = 2, .prefix = 16 * MIB, .chunk = 64};
         struct rig r;
         struct ifx_sequence *s;
