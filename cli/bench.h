@@ -40,6 +40,7 @@ struct bench {
     int32_t *ids;
     uint64_t n_ids;
     struct synthetic synthetic; /* g.name NULL: none */
+    double byte_scale;          /* of its records, when shrunk; else 1 */
     char *made;                 /* its path in memory */
     int made_fd;
 };

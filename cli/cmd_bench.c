@@ -115,6 +115,18 @@ static int32_t measure(struct bench *b, struct bench_arm *a, uint32_t test, doub
     return st;
 }
 
+/* A shrunk model's records stand for larger ones. */
+static void scale_traffic(struct bench *b)
+{
+    for (uint32_t i = 0; i < b->n_arms; i++)
+        for (uint32_t t = 0; t < b->n_tests; t++) {
+            struct ifx_offload_stats *m = &b->arms[i].traffic[t].moved;
+            m->link_bytes = (uint64_t)((double)m->link_bytes * b->byte_scale);
+            m->promoted_bytes = (uint64_t)((double)m->promoted_bytes * b->byte_scale);
+            m->frame_bytes = (uint64_t)((double)m->frame_bytes * b->byte_scale);
+        }
+}
+
 static int32_t measure_all(struct bench *b)
 {
     uint64_t done = 0, total = (uint64_t)b->n_tests * b->n_arms * (b->repeats + 1);
@@ -132,6 +144,7 @@ static int32_t measure_all(struct bench *b)
         }
     }
     cli_progress_end(b->cli);
+    scale_traffic(b);
     return IFX_OK;
 }
 
@@ -182,7 +195,7 @@ static int prepare_arm(struct bench *b, struct bench_arm *a)
         return failed;
     struct ifx_context *context;
     failed = cli_context(&a->cli, &context);
-    if (!failed && synthetic_device(context, &b->synthetic, cli_text(&a->cli, "--device", "auto"), &device))
+    if (!failed && synthetic_device(context, &b->synthetic, cli_text(&a->cli, "--device", "auto"), &device, &b->byte_scale))
         failed = cli_usage(b->cli, "%s", base_error_text());
     if (!failed)
         failed = give(&a->cli, "--device", device);
@@ -334,6 +347,7 @@ static int run(struct cli *cli)
     if (b == NULL)
         return cli_fail(cli);
     b->cli = cli;
+    b->byte_scale = 1;
     int status = cli_text(cli, "--make", NULL) != NULL ? bench_make(cli) : set_up(b);
     if (status || cli_text(cli, "--make", NULL) != NULL)
         goto out;

@@ -164,7 +164,9 @@ static void print_table(const struct plan *p)
     printf("for this machine: --assist-max-columns %u --assist-ramp ", p->own.max_columns);
     for (uint32_t i = 0; i < p->own.n_points; i++)
         printf("%s%u:%u", i ? "," : "", p->points[i].columns, p->points[i].share);
-    printf("\n");
+    char *device = machine_sim_options(&p->machine);
+    printf("\nas a pretended device: --device sim,%s\n", device ? device : "");
+    base_free(device);
 }
 
 static void print_csv(const struct plan *p)

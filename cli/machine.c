@@ -2,8 +2,8 @@
  *
  * machine.c - see machine.h.
  *
- * Rates are what programs reach, not what data sheets say: 85 % of the memory's, 70 % of the matrix units'.  CPUs: 71 GFLOP/s a core
- * on experts of 16 columns with AVX2, as bench/RESULTS.md has it; three times that a core with AMX.
+ * Rates are what programs reach, not what data sheets say: 85 % of the memory's, 70 % of the matrix units'.  CPUs: 48 GFLOP/s a core on
+ * experts of about 8 columns with AVX2 (bench/RESULTS.md has 50 at 8 and 71 at 16 for Zen 3), four times that a core with AMX.
  */
 #include "config.h"
 #include "machine.h"
@@ -19,8 +19,8 @@
      .cpu_flops = (CPU) * T, .memory = (MEMORY) * G, .flops = (DENSE) * T, .expert_flops = (EXPERT) * T, .kernel = KERNEL}
 
 const struct machine machines[] = {
-    {"desktop", "8 cores, two channels of DDR5, RTX 5090 on PCIe 5 x8", RATES(32, 96, 26, 10e-6, 75, 0.57, 1500, 146, 100, 2e-6)},
-    {"old", "6 cores, two channels of DDR4, RTX 3090 on PCIe 3 x16", RATES(24, 64, 12, 12e-6, 40, 0.43, 800, 50, 35, 3e-6)},
+    {"desktop", "8 cores, two channels of DDR5, RTX 5090 on PCIe 5 x8", RATES(32, 96, 26, 10e-6, 75, 0.385, 1500, 146, 100, 2e-6)},
+    {"old", "6 cores, two channels of DDR4, RTX 3090 on PCIe 3 x16", RATES(24, 64, 12, 12e-6, 40, 0.29, 800, 50, 35, 3e-6)},
     {"server", "64 cores with AMX, twelve channels of DDR5, L40S on PCIe 4 x16",
      RATES(48, 512, 25, 10e-6, 400, 13, 730, 180, 120, 2e-6)},
     {.name = NULL},

@@ -425,7 +425,7 @@ int32_t geometry_sizes(struct ifx_context *c, const struct geometry *g, const ch
     return st;
 }
 
-int32_t synthetic_device(struct ifx_context *c, const struct synthetic *s, const char *device, char **out)
+int32_t synthetic_device(struct ifx_context *c, const struct synthetic *s, const char *device, char **out, double *byte_scale)
 {
     struct geometry small = shrunk(&s->g);
     struct geometry_sizes real, less;
@@ -441,5 +441,6 @@ int32_t synthetic_device(struct ifx_context *c, const struct synthetic *s, const
                        (unsigned long long)less.record_bytes, (unsigned long long)real.record_bytes,
                        (double)real.expert_values / (double)less.expert_values, (double)real.dense_values / (double)less.dense_values,
                        (double)s->g.hidden / small.hidden);
+    *byte_scale = (double)real.record_bytes / (double)less.record_bytes;
     return *out ? IFX_OK : IFX_ENOMEM;
 }

@@ -33,8 +33,8 @@ int32_t synthetic_parse(const char *what, const char *text, struct synthetic *ou
 int32_t synthetic_make(struct cli *cli, struct ifx_context *c, const struct synthetic *s, const char *path, bool force,
                        char **path_out, int *fd);
 /* For a shrunk model: the device's name with options of device_sim behind it that make its clock count the sizes of the real one.
- * Owned by the caller.  IFX_EUNSUPPORTED for another device. */
-int32_t synthetic_device(struct ifx_context *c, const struct synthetic *s, const char *device, char **out);
+ * Owned by the caller.  *byte_scale: bytes of a real record over those of a small one.  IFX_EUNSUPPORTED for another device. */
+int32_t synthetic_device(struct ifx_context *c, const struct synthetic *s, const char *device, char **out, double *byte_scale);
 /* Sizes of a geometry that a cost depends on. */
 struct geometry_sizes {
     uint64_t record_bytes, dense_values, expert_values; /* dense: matrices of the layers; expert: of one record */

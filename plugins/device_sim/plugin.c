@@ -23,7 +23,7 @@ static const struct ifx_option options_table[] = {
      .help = "real, or virtual: nothing sleeps, time is computed from the rates here"},
     {.name = "dram", .type = IFX_OPT_STRING, .default_text = "75G",
      .help = "virtual clock: bytes a second of host memory, shared by CPU and link"},
-    {.name = "cpu-flops", .type = IFX_OPT_STRING, .default_text = "570G",
+    {.name = "cpu-flops", .type = IFX_OPT_STRING, .default_text = "385G",
      .help = "virtual clock: operations a second of the CPU on experts"},
     {.name = "vram-bandwidth", .type = IFX_OPT_STRING, .default_text = "1.5T",
      .help = "virtual clock: bytes a second of device memory"},
