@@ -19,7 +19,8 @@ assert.equal(text, whole.content[0].text);
 assert.equal(final.content[0].text, whole.content[0].text);
 assert.equal(final.stop_reason, "end_turn");
 assert.equal(final.usage.output_tokens, whole.usage.output_tokens);
-assert.ok(final.usage.cache_read_input_tokens > 0);
+const next = await client.messages.create({ model, max_tokens: 20, temperature: 0, messages: [...messages, { role: "assistant", content: whole.content }, { role: "user", content: "And 2 + 2?" }] });
+assert.ok(next.usage.cache_read_input_tokens > 0);
 
 const stopped = await client.messages.create({ model, max_tokens: 50, messages, temperature: 0, stop_sequences: ["is"], system: "Be kind." });
 assert.ok(["stop_sequence", "end_turn"].includes(stopped.stop_reason));

@@ -33,7 +33,7 @@ trap 'kill $server 2>/dev/null; wait $server 2>/dev/null || :' EXIT
 url=http://127.0.0.1:$port
 
 if command -v curl >/dev/null; then
-  curl -sf --retry 50 --retry-delay 0 --retry-connrefused "$url/health" >/dev/null
+  curl -sf --retry 15 --retry-delay 1 --retry-connrefused "$url/health" >/dev/null
   curl -sf "$url/v1/chat/completions" -H 'Authorization: Bearer test-key' -H 'Content-Type: application/json' \
     -d '{"messages":[{"role":"user","content":"What is 7 + 5?"}],"temperature":0}' | grep -q '12' || { echo 'FAIL: curl: chat'; failed=1; }
   curl -sfN "$url/v1/chat/completions" -H 'Authorization: Bearer test-key' -H 'Content-Type: application/json' \
