@@ -7,9 +7,13 @@
  *   BANK_TILE_PARTS     2 when a weight has more bits than bf16 holds: then it is the sum of two, the second 2 KiB
  *                       behind the first
  *
- * 32 rows by 32 columns at a time are four accumulator tiles (0..3), two of weights (4, 5) and two of activations
- * (6, 7). Weights are decoded a chunk ahead, a few lines after each group of tile products, so that the vector
- * units work while the tile unit does; a decoded chunk stays in the first-level cache.
+ * 32 rows by 16 columns at a time: two accumulators (tiles 0, 1), one tile of activations (3) and one of weights (2), loaded
+ * twice a step.  More accumulators would need fewer loads, but where the other thread of a core works too there are only about nine
+ * tile registers for the eight names: each load and each product takes a new one until it retires, and with eight names in use they run
+ * one after another at a quarter of the speed (Sapphire Rapids: 100 ns instead of 23 for four loads and four products on operands in the
+ * first-level cache; 42 when two of the eight are zero).  So few names are used and the others are kept zero, which takes no register.
+ * Alone on a core, three loads for two products keep the unit busy too.  Weights are decoded a chunk ahead, a few lines after each
+ * step, so that the vector units work while the tile unit does; chunks are short, for two threads share the first-level cache.
  */
 #ifndef COMMON_EXPERT_TILE_AMX_H
 #define COMMON_EXPERT_TILE_AMX_H
@@ -20,8 +24,8 @@
 
 enum {
     TILE_PER_BLOCK = BANK_BLOCK_K / 32,
-    TILE_CHUNK = 8 / BANK_TILE_PARTS,  /* most tiles (256 positions) decoded at once */
-    TILE_PART_BYTES = 2048,            /* tile rows of 32 weight rows */
+    TILE_CHUNK = (BANK_TILE_DIRECT ? 8 : 4) / BANK_TILE_PARTS, /* tiles (of 32 positions) at once */
+    TILE_PART_BYTES = 2048,                                    /* tile rows of 32 weight rows */
     TILE_PAIR_BYTES = BANK_TILE_PARTS * TILE_PART_BYTES,
     TILE_AHEAD = 4 * BANK_BLOCK_BYTES, /* prefetch distance */
     TILE_WORDS = 256
@@ -62,7 +66,6 @@ struct tile_ahead {
     uint8_t *out;
     uint32_t lines; /* left */
     uint32_t row;
-    uint32_t credit;
 };
 
 /* always inline: GCC takes a function that only prefetches for one without effect */
@@ -88,82 +91,45 @@ static inline void tile_decode_line(struct tile_ahead *ahead)
     }
 }
 
-/* Of `lines` in all, the share of one of `steps` equal steps. */
-static inline void tile_step(struct tile_ahead *ahead, uint32_t lines, uint32_t steps)
+static inline void tile_decode(struct tile_ahead *ahead, uint32_t lines)
 {
-    ahead->credit += lines;
-    while (ahead->credit >= steps && ahead->lines) {
-        ahead->credit -= steps;
+    lines = lines < ahead->lines ? lines : ahead->lines;
+    for (uint32_t i = 0; i < lines; i++)
         tile_decode_line(ahead);
-    }
 }
 
-static inline void tile_load_c(const float *c, int two)
+/* A chunk of 32 weight rows times one tile of columns; `lines` of the next chunk are decoded after each step. */
+static inline void tile_column(const uint8_t *a, uint32_t chunk_tiles, const uint32_t *b, float *c, int zero, int load,
+                               int store, uint32_t lines, struct tile_ahead *ahead)
 {
-    _tile_loadd(0, c, 64);
-    _tile_loadd(2, c + 256, 64);
-    if (two) {
-        _tile_loadd(1, c + 512, 64);
-        _tile_loadd(3, c + 768, 64);
+    _tile_zero(4); /* again and again: a switch to another program and back fills them */
+    _tile_zero(5);
+    _tile_zero(6);
+    _tile_zero(7);
+    if (zero) {
+        _tile_zero(0);
+        _tile_zero(1);
+    } else if (load) {
+        _tile_loadd(0, c, 64);
+        _tile_loadd(1, c + 256, 64);
     }
-}
-
-static inline void tile_store_c(float *c, int two)
-{
-    _tile_stored(0, c, 64);
-    _tile_stored(2, c + 256, 64);
-    if (two) {
-        _tile_stored(1, c + 512, 64);
-        _tile_stored(3, c + 768, 64);
-    }
-}
-
-/* The products of one tile of 32 weight rows with one or two column tiles. */
-static inline void tile_multiply(const uint8_t *a, const uint32_t *b, size_t b_next, int two)
-{
-    TILE_FENCE();
-    _tile_loadd(6, b, 64);
-    if (two)
-        _tile_loadd(7, b + b_next, 64);
-    for (uint32_t part = 0; part < BANK_TILE_PARTS; part++, a += TILE_PART_BYTES) {
-        _tile_loadd(4, a, 64);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(5, a + 1024, 64);
-        _tile_dpbf16ps(2, 5, 6);
-        if (two) {
-            _tile_dpbf16ps(1, 4, 7);
-            _tile_dpbf16ps(3, 5, 7);
-        }
-    }
-    TILE_FENCE();
-}
-
-static void tile_chunk(const uint8_t *a, uint32_t chunk_tiles, const uint32_t *b, uint32_t tiles,
-                       uint32_t n_tiles, float *c, int first, int last, struct tile_ahead *ahead)
-{
-    const uint32_t pairs = expert_div_up(n_tiles, 2), steps = pairs * chunk_tiles, lines = ahead->lines;
-    const size_t b_next = (size_t)tiles * TILE_WORDS;
-    for (uint32_t j = 0; j < n_tiles; j += 2) {
-        const uint32_t *bj = b + j * b_next;
-        const int two = j + 1 < n_tiles;
-        if (first) {
-            _tile_zero(0);
-            _tile_zero(1);
-            _tile_zero(2);
-            _tile_zero(3);
-        } else if (pairs > 1) {
-            tile_load_c(c + (size_t)j * 512, two);
-        }
-        for (uint32_t t = 0; t < chunk_tiles; t++) {
-            tile_multiply(a + (size_t)t * TILE_PAIR_BYTES, bj + (size_t)t * TILE_WORDS, b_next, two);
-            tile_step(ahead, lines, steps);
-        }
-        if (last || pairs > 1)
-            tile_store_c(c + (size_t)j * 512, two);
+    for (uint32_t t = 0; t < chunk_tiles; t++, a += TILE_PAIR_BYTES, b += TILE_WORDS) {
         TILE_FENCE();
+        _tile_loadd(3, b, 64);
+        for (uint32_t part = 0; part < BANK_TILE_PARTS; part++) {
+            _tile_loadd(2, a + part * TILE_PART_BYTES, 64);
+            _tile_dpbf16ps(0, 2, 3);
+            _tile_loadd(2, a + part * TILE_PART_BYTES + 1024, 64);
+            _tile_dpbf16ps(1, 2, 3);
+        }
+        TILE_FENCE();
+        tile_decode(ahead, lines);
     }
-    while (ahead->lines)
-        tile_decode_line(ahead);
+    if (store) {
+        _tile_stored(0, c, 64);
+        _tile_stored(1, c + 256, 64);
+    }
+    TILE_FENCE();
 }
 
 static void wide_product(const struct expert_bank *bank, const uint8_t *panel, uint32_t blocks, const uint32_t *b,
@@ -171,22 +137,21 @@ static void wide_product(const struct expert_bank *bank, const uint8_t *panel, u
 {
     _Alignas(64) uint8_t a[2][BANK_TILE_DIRECT ? 64 : TILE_CHUNK * TILE_PAIR_BYTES];
     struct tile_ahead ahead = {.tables = bank->tables, .block = panel, .out = a[0]};
-    /* accumulators of two column tiles stay in registers: then a short chunk costs nothing and keeps the cache
-     * free */
-    const uint32_t most = (n_tiles <= 2 ? TILE_CHUNK / 2 : TILE_CHUNK) / TILE_PER_BLOCK;
+    const uint32_t most = TILE_CHUNK / TILE_PER_BLOCK;
     ahead.lines = EXPERT_BLOCK_ROWS * (blocks < most ? blocks : most);
-    while (ahead.lines)
-        tile_decode_line(&ahead);
+    tile_decode(&ahead, ahead.lines);
     for (uint32_t b0 = 0, turn = 0; b0 < blocks; b0 += most, turn ^= 1) {
-        uint32_t count = blocks - b0 < most ? blocks - b0 : most;
-        uint32_t after = blocks - b0 - count;
-        after = after < most ? after : most;
-        ahead.out = a[turn ^ 1];
-        ahead.lines = after * EXPERT_BLOCK_ROWS;
-        ahead.credit = 0;
+        uint32_t count = blocks - b0 < most ? blocks - b0 : most, after = blocks - b0 - count;
         const uint8_t *weights = BANK_TILE_DIRECT ? panel + (size_t)b0 * BANK_BLOCK_BYTES : a[turn];
-        tile_chunk(weights, count * TILE_PER_BLOCK, b + (size_t)b0 * TILE_PER_BLOCK * TILE_WORDS, tiles, n_tiles,
-                   c, b0 == 0, after == 0, &ahead);
+        const uint32_t *x = b + (size_t)b0 * TILE_PER_BLOCK * TILE_WORDS;
+        const int last = after == 0, spill = n_tiles > 1;
+        ahead.out = a[turn ^ 1];
+        ahead.lines = (after < most ? after : most) * EXPERT_BLOCK_ROWS;
+        uint32_t lines = expert_div_up(ahead.lines, n_tiles * count * TILE_PER_BLOCK);
+        for (uint32_t j = 0; j < n_tiles; j++)
+            tile_column(weights, count * TILE_PER_BLOCK, x + (size_t)j * tiles * TILE_WORDS, c + (size_t)j * 512, b0 == 0, spill,
+                        spill || last, lines, &ahead);
+        tile_decode(&ahead, ahead.lines);
     }
 }
 
