@@ -50,6 +50,7 @@ void cost_of(const struct cost *c, uint32_t layer, uint32_t n, struct offload_co
     *out = c->base;
     out->cpu_record *= cpu;
     out->cpu_column *= cpu;
+    out->cpu_shared *= cpu;
     out->link_record *= link;
 }
 

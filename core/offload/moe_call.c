@@ -26,14 +26,14 @@ struct ifx_work offload_work(const struct offload_layer *l, uint32_t kind, uint3
                              .flops = 6.0 * (double)l->hidden * (double)l->inter * (double)pairs};
 }
 
-double offload_cpu_seconds(const struct offload *o, uint32_t layer, uint32_t n, const struct offload_part *parts, uint32_t n_parts)
+double offload_cpu_seconds(const struct offload *o, const struct offload_part *parts, uint32_t n_parts, uint32_t n_link)
 {
-    double seconds = 0;
-    (void)layer;
-    (void)n;
+    const struct offload_cost *k = &o->cost.base;
+    uint64_t columns = 0;
     for (uint32_t i = 0; i < n_parts; i++)
-        seconds += offload_cost_cpu(&o->cost.base, parts[i].n);
-    return seconds;
+        columns += parts[i].n;
+    double shared = offload_cost_cpu(k, n_parts, columns, true), alone = offload_cost_cpu(k, n_parts, columns, false);
+    return offload_cost_cpu_finish(shared, alone, n_link ? k->link_fixed + n_link * k->link_record : 0);
 }
 
 /* ---- the call ---- */
@@ -198,19 +198,41 @@ static int32_t time_device(struct offload *o, uint32_t count, uint32_t n, double
     return st;
 }
 
-static int32_t time_link(struct offload *o, uint32_t count, double *seconds)
+/* One by one, as the widest experts of a call lie: not side by side. */
+static int32_t start_link(struct offload *o, uint32_t count)
 {
     const struct offload_layer *l = &o->config.layers[0];
-    double began = offload_now(o);
     uint64_t first;
     for (uint32_t i = 0; i < count; i++)
-        o->sources[i] = l->records + i * l->record_bytes;
-    int32_t st = mover_fetch(&o->mover, o->sources, count, l->record_bytes, &first);
+        o->sources[i] = l->records + (count - 1 - i) * l->record_bytes;
+    return mover_fetch(&o->mover, o->sources, count, l->record_bytes, &first);
+}
+
+static int32_t time_link(struct offload *o, uint32_t count, double *seconds)
+{
+    double began = offload_now(o);
+    int32_t st = start_link(o, count);
     if (!st)
         st = o->ops->stream_sync(o->dev, o->mover.stream);
     mover_reset(&o->mover);
     *seconds = (offload_now(o) - began) / count;
     return st;
+}
+
+/* The CPU at one column while the link is busy all the time. */
+static int32_t time_shared(struct offload *o, uint32_t slots, uint32_t thin)
+{
+    struct offload_cost *k = &o->cost.base;
+    double most = 0.7 * slots * k->link_record / (k->cpu_record > 0 ? k->cpu_record : 1), seconds;
+    uint32_t count = most < 1 ? 1 : most < thin ? (uint32_t)most : thin;
+    int32_t st = start_link(o, slots);
+    if (!st)
+        st = time_cpu(o, count, 1, &seconds);
+    int32_t end = o->ops->stream_sync(o->dev, o->mover.stream);
+    mover_reset(&o->mover);
+    if (!st && !end)
+        k->cpu_shared = seconds > k->cpu_record ? seconds : k->cpu_record;
+    return st ? st : end;
 }
 
 /* The second of two runs counts: the first one meets cold caches and sleeping workers. */
@@ -229,6 +251,8 @@ int32_t offload_measure(struct offload *o)
         k->cpu_column = seconds / wide;
         if (!st && slots)
             st = time_link(o, slots, &k->link_record);
+        if (!st && slots)
+            st = time_shared(o, slots, thin);
         if (!st && slots)
             st = time_device(o, least(slots, o->max_pairs), 1, &k->device_record);
         if (!st && slots)

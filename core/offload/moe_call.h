@@ -145,6 +145,7 @@ void offload_drop_promotions(struct offload *o);
 int32_t offload_moe_narrow(struct offload *o, const struct offload_moe_call *call);
 int32_t offload_moe_wide(struct offload *o, const struct offload_moe_call *call);
 struct ifx_work offload_work(const struct offload_layer *l, uint32_t kind, uint32_t experts, uint64_t pairs);
-double offload_cpu_seconds(const struct offload *o, uint32_t layer, uint32_t n, const struct offload_part *parts, uint32_t n_parts);
+/* What the measured costs predict for the CPU's share while the link brings n_link records. */
+double offload_cpu_seconds(const struct offload *o, const struct offload_part *parts, uint32_t n_parts, uint32_t n_link);
 
 #endif

@@ -8,9 +8,15 @@ static double larger(double a, double b)
     return a > b ? a : b;
 }
 
-double offload_cost_cpu(const struct offload_cost *c, uint32_t columns)
+double offload_cost_cpu(const struct offload_cost *c, uint32_t experts, uint64_t columns, bool shared)
 {
-    return larger(c->cpu_record, c->cpu_column * columns);
+    double record = shared ? larger(c->cpu_shared, c->cpu_record) : c->cpu_record;
+    return larger(record * experts, c->cpu_column * (double)columns);
+}
+
+double offload_cost_cpu_finish(double shared, double alone, double link)
+{
+    return shared <= link ? shared : link + (shared - link) * (alone / shared);
 }
 
 double offload_cost_device(const struct offload_cost *c, uint32_t columns)
@@ -80,22 +86,20 @@ static uint32_t balance_link_count(const struct offload_plan_input *in, const ui
                                    double device_busy)
 {
     const struct offload_cost *c = in->cost;
-    double cpu = 0, back = 0, arrive = c->link_fixed, device = device_busy, best;
+    double arrive = c->link_fixed, device = device_busy, best;
     uint32_t best_count = 0;
+    uint64_t left = 0; /* columns that stay with the CPU */
 
+    for (uint32_t i = 0; i < n_missing; i++)
+        left += in->columns[missing[i]];
+    best = larger(offload_cost_cpu(c, n_missing, left, false) + c->link_row * (double)left, device_busy);
     for (uint32_t i = 0; i < n_missing; i++) {
-        cpu += offload_cost_cpu(c, in->columns[missing[i]]);
-        back += c->link_row * in->columns[missing[i]];
-    }
-    best = larger(cpu + back, device_busy);
-    for (uint32_t i = 0; i < n_missing; i++) {
-        uint32_t columns = in->columns[missing[i]];
+        uint32_t experts = n_missing - i - 1;
+        left -= in->columns[missing[i]];
         arrive += c->link_record;
-        device = larger(device, arrive) + offload_cost_device(c, columns);
-        cpu -= offload_cost_cpu(c, columns);
-        back -= c->link_row * columns;
-        /* The last subtraction may leave a rounding residue; a side without work takes no time. */
-        double finish = larger(i + 1 == n_missing ? 0.0 : larger(cpu, arrive) + back, device);
+        device = larger(device, arrive) + offload_cost_device(c, in->columns[missing[i]]);
+        double cpu = offload_cost_cpu_finish(offload_cost_cpu(c, experts, left, true), offload_cost_cpu(c, experts, left, false), arrive);
+        double finish = experts ? larger(larger(cpu, arrive) + c->link_row * (double)left, device) : device;
         if (finish < best) {
             best = finish;
             best_count = i + 1;

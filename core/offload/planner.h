@@ -15,8 +15,9 @@
 #define OFFLOAD_ASSIST_RAMP    1u /* the policy, exactly */
 #define OFFLOAD_ASSIST_BALANCE 2u /* the split that the measured costs predict to finish first */
 
-/* Measured or assumed costs of one expert, in seconds.  The CPU reads a record once and then works through
- * the columns; whichever takes longer is what an expert costs it.  The same for the GPU. */
+/* Measured or assumed costs of one expert, in seconds.  The CPU reads each record once and works through the columns; its threads
+ * are at several experts at a time, so some compute while others read: whichever takes longer for all of its experts together is
+ * what they cost it.  The GPU takes one after the other. */
 struct offload_cost {
     double link_fixed;      /* latency of one transfer */
     double link_record;     /* time of a record on the link: bytes / bandwidth */
@@ -25,9 +26,14 @@ struct offload_cost {
     double device_record;   /* the same two of the GPU */
     double device_column;
     double link_row;        /* time of one column's result of the CPU on its way back over the link */
+    double cpu_shared;      /* cpu_record while the link reads the same memory; 0: as without it */
 };
-double offload_cost_cpu(const struct offload_cost *c, uint32_t columns);
+/* So many experts that have so many columns together, while the link is busy or not. */
+double offload_cost_cpu(const struct offload_cost *c, uint32_t experts, uint64_t columns, bool shared);
 double offload_cost_device(const struct offload_cost *c, uint32_t columns);
+
+/* When the CPU is through with experts that take it `shared` while the link is busy and `alone` when not: the link stops at `link`. */
+double offload_cost_cpu_finish(double shared, double alone, double link);
 
 /* Which lists an expert landed on. */
 struct offload_plan {

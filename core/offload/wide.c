@@ -10,7 +10,9 @@
 
 #include <string.h>
 
-#define BATCH_BYTES (16ull << 20) /* records that the device takes at once: fewer, larger pieces of work */
+/* Records that the device takes at once: fewer, larger pieces of work, but little left to do when the last ones land. */
+#define BATCH_BYTES (16ull << 20)
+#define BATCH_MOST  4u
 #define AHEAD_TOUCHED 0.9         /* of a layer's experts: then the next layer's are fetched before its router has chosen */
 
 /* A call under way. */
@@ -150,6 +152,7 @@ static uint32_t batch_size(const struct offload *o, const struct offload_layer *
 {
     uint64_t n = BATCH_BYTES / l->record_bytes;
     uint32_t half = o->mover.n_slots / 2;
+    half = half < BATCH_MOST ? half : BATCH_MOST;
     return n < 1 ? 1 : n > half ? (half ? half : 1) : (uint32_t)n;
 }
 
@@ -281,7 +284,7 @@ static int32_t compute_share(struct wide *w)
         }
     }
     struct ifx_work work = offload_work(l, IFX_WORK_HOST_EXPERTS, p->n_cpu, w->cpu_pairs);
-    double began = offload_now(o), predicted = offload_cpu_seconds(o, w->c->layer, w->c->n, call.parts, call.n_parts);
+    double began = offload_now(o), predicted = offload_cpu_seconds(o, call.parts, call.n_parts, p->n_link - w->n_ahead);
     int32_t st = offload_cpu_parts(&call, o->cpu_ws);
     if (!st && o->ops->host_work)
         o->ops->host_work(o->dev, &work);

@@ -203,6 +203,7 @@ static void test_balance_is_best(void **state)
         struct offload_cost c = {.link_fixed = rng(50) * 1e-6, .link_record = (1 + rng(400)) * 1e-6,
                                  .cpu_record = (1 + rng(200)) * 1e-6, .cpu_column = (1 + rng(40)) * 1e-6,
                                  .device_record = 5e-6, .device_column = 0.2e-6, .link_row = rng(3) * 1e-6};
+        c.cpu_shared = c.cpu_record * (rng(3) ? 1 + rng(3) * 0.5 : 0);
         for (uint32_t e = 0; e < experts; e++)
             columns[e] = rng(60);
         struct offload_plan_input in = {.experts = experts, .n = n, .columns = columns, .policy = &nvfp4,
@@ -215,18 +216,25 @@ static void test_balance_is_best(void **state)
         memcpy(order, l.link, sizeof order);
         make(&l, &in);
         for (uint32_t k = 0; k <= missing; k++) {
-            double cpu = 0, back = 0, arrive = c.link_fixed, device = 0;
+            double arrive = c.link_fixed, device = 0, bytes = 0, shared = 0, work = 0, back = 0;
             for (uint32_t i = 0; i < missing; i++) {
                 if (i < k) {
                     arrive += c.link_record;
                     device = (device > arrive ? device : arrive) + offload_cost_device(&c, columns[order[i]]);
                 } else {
-                    cpu += offload_cost_cpu(&c, columns[order[i]]);
+                    bytes += c.cpu_record;
+                    shared += c.cpu_shared > c.cpu_record ? c.cpu_shared : c.cpu_record;
+                    work += c.cpu_column * columns[order[i]];
                     back += c.link_row * columns[order[i]];
                 }
             }
-            if (cpu > 0)
-                cpu = (cpu > arrive || k == 0 ? cpu : arrive) + back;
+            double alone = bytes > work ? bytes : work, cpu = k == missing ? 0 : alone + back;
+            shared = shared > work ? shared : work;
+            if (k && k < missing) {
+                /* What is left when the link is through goes at the speed of the CPU alone. */
+                double left = shared > arrive ? 1 - arrive / shared : 0;
+                cpu = arrive + back + left * alone;
+            }
             double finish = cpu > device ? cpu : device;
             if (finish < best)
                 best = finish;
