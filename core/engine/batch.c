@@ -123,23 +123,21 @@ uint32_t ifx_sequence_take(const struct ifx_sequence *s, uint64_t left)
     return (uint32_t)take;
 }
 
-int32_t ifx_sequence_feed(struct ifx_sequence *s, const int32_t *tokens, uint64_t n, uint64_t n_logits, float *logits)
+/* Steps of one sequence; the last one picks when there is a sampler. */
+static int32_t feed(struct ifx_sequence *s, const int32_t *tokens, uint64_t n, uint64_t n_logits, float *logits, struct ifx_sampler *sampler,
+                    int32_t *token)
 {
     struct ifx_model *m = s->model;
-    if (!logits)
-        n_logits = 0;
     if (n_logits > n)
         return base_error(IFX_EINVAL, "%llu logit rows of %llu tokens", (unsigned long long)n_logits, (unsigned long long)n);
     if (n > m->n_ctx || s->length + n > m->n_ctx)
         return base_error(IFX_ELIMIT, "the prompt has %llu tokens%s, the context holds %u; raise it with --ctx",
                           (unsigned long long)(s->length + n), s->length ? " with what came before" : "", m->n_ctx);
     for (uint64_t i = 0; i < n;) {
-        uint64_t take = ifx_sequence_take(s, n - i), first_wanted = n - n_logits, end = i + take;
-        uint64_t wanted_from = i > first_wanted ? i : first_wanted;
+        uint64_t first_wanted = n - n_logits, end = i + ifx_sequence_take(s, n - i), wanted_from = i > first_wanted ? i : first_wanted;
         if (!m->host_memory && end > wanted_from + m->step.max_logits)
             end = wanted_from + m->step.max_logits;
-        take = end - i;
-        struct ifx_batch_item it = {.sequence = s, .tokens = tokens + i, .n = (uint32_t)take};
+        struct ifx_batch_item it = {.sequence = s, .tokens = tokens + i, .n = (uint32_t)(end - i), .sampler = end == n ? sampler : NULL};
         if (end > first_wanted) {
             it.n_logits = (uint32_t)(end - wanted_from);
             it.logits = logits + (wanted_from - first_wanted) * m->desc->vocab;
@@ -149,7 +147,19 @@ int32_t ifx_sequence_feed(struct ifx_sequence *s, const int32_t *tokens, uint64_
         int32_t st = ifx_batch_feed(&it, 1);
         if (st || it.status)
             return st ? st : it.status;
+        if (it.sampler)
+            *token = it.token;
         i = end;
     }
     return IFX_OK;
+}
+
+int32_t ifx_sequence_feed(struct ifx_sequence *s, const int32_t *tokens, uint64_t n, uint64_t n_logits, float *logits)
+{
+    return feed(s, tokens, n, logits ? n_logits : 0, logits, NULL, NULL);
+}
+
+int32_t engine_feed_pick(struct ifx_sequence *s, const int32_t *tokens, uint64_t n, struct ifx_sampler *sampler, int32_t *token)
+{
+    return feed(s, tokens, n, 0, NULL, sampler, token);
 }

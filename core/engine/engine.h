@@ -71,7 +71,7 @@ struct step_buffers {
     struct ifx_segment *segments;
     uint32_t *logit_columns;
     float *logits;      /* device [max_logits, vocab] */
-    float *host_logits; /* [ENGINE_PASS_ITEMS, vocab]: rows that the host picks from; NULL where logits are the host's */
+    float *host_logits; /* [ENGINE_PASS_ITEMS, vocab]: rows on their way to the host; NULL where logits are the host's */
     void *sample_ws;    /* device */
     int32_t *picks, *host_picks; /* device, host [ENGINE_PASS_ITEMS] */
     /* MoE: device */
@@ -330,6 +330,8 @@ bool engine_finite(const float *x, uint64_t n);
 /* batch.c */
 /* Gives an item its status and, from the error record, its text. */
 void engine_fail_item(struct ifx_batch_item *it, int32_t status);
+/* Feeds tokens and picks the next one; the rows stay where they are. */
+int32_t engine_feed_pick(struct ifx_sequence *s, const int32_t *tokens, uint64_t n, struct ifx_sampler *sampler, int32_t *token);
 
 /* generation_config.c */
 int32_t engine_read_stop_ids(struct ifx_model *m);

@@ -12,7 +12,7 @@ struct generation {
     struct text_stream *stream; /* NULL: no tokenizer, or nobody reads text */
     struct text_stop *stop;     /* NULL: no stop strings */
     struct base_buf decoded, ready;
-    float *logits;
+    int32_t token; /* picked, not in the text yet */
 };
 
 static int32_t create(struct generation *gen)
@@ -20,8 +20,6 @@ static int32_t create(struct generation *gen)
     struct ifx_model *m = gen->s->model;
     const struct ifx_generate *g = gen->g;
     int32_t st = ifx_sampler_create(&g->sampling, m->desc->vocab, &gen->sampler);
-    if (!st && (gen->logits = base_alloc((uint64_t)m->desc->vocab * sizeof(float), 64)) == NULL)
-        st = IFX_ENOMEM;
     if (!st && g->n_stops && !m->tokenizer)
         st = base_error(IFX_EINVAL, "stop strings need a tokenizer, and the model has none");
     if (!st && m->tokenizer && (g->on_text || g->n_stops))
@@ -38,7 +36,6 @@ static void destroy(struct generation *gen)
     text_stop_destroy(gen->stop);
     base_buf_free(&gen->decoded);
     base_buf_free(&gen->ready);
-    base_free(gen->logits);
 }
 
 static bool is_stop_id(const struct generation *gen, int32_t token)
@@ -105,16 +102,13 @@ static int32_t decode(struct generation *gen)
     struct ifx_generate_result *r = gen->r;
     bool stopped = false;
     for (;;) {
-        int32_t token;
-        int32_t st = ifx_sampler_pick(gen->sampler, gen->logits, &token);
-        if (st)
-            return st;
+        int32_t token = gen->token;
         if (is_stop_id(gen, token)) {
             r->finish = IFX_FINISH_STOP;
             r->stop_id = token;
             return flush(gen);
         }
-        st = emit(gen, token, &stopped);
+        int32_t st = emit(gen, token, &stopped);
         if (st)
             return st;
         if (stopped) {
@@ -125,7 +119,7 @@ static int32_t decode(struct generation *gen)
             r->finish = IFX_FINISH_LENGTH;
             return flush(gen);
         }
-        st = ifx_sequence_feed(gen->s, &token, 1, 1, gen->logits);
+        st = engine_feed_pick(gen->s, &token, 1, gen->sampler, &gen->token);
         if (st)
             return st;
     }
@@ -141,7 +135,7 @@ int32_t ifx_generate(struct ifx_sequence *s, const struct ifx_generate *g, struc
     double start = base_now();
     if (!st) {
         ifx_sampler_prompt(gen.sampler, g->prompt, g->n_prompt);
-        st = ifx_sequence_feed(s, g->prompt, g->n_prompt, 1, gen.logits);
+        st = engine_feed_pick(s, g->prompt, g->n_prompt, gen.sampler, &gen.token);
     }
     double ready = base_now();
     r->prompt_seconds = ready - start;

@@ -61,15 +61,16 @@ static int32_t sample(struct engine_step *es, const float *logits)
 
 /* ---- rows ---- */
 
-/* Where the host finds an item's rows once they have come back; NULL: they stay on the device. */
-static float *rows_on_host(const struct engine_step *es, uint32_t i)
+/* Where the host finds an item's rows, which begin at `row` of the pass, once they have come back; NULL: they stay on the device.  Few rows
+ * come back to memory that the copy engine likes. */
+static float *rows_on_host(const struct engine_step *es, uint32_t i, uint64_t row)
 {
     struct ifx_sampling settings;
     struct ifx_batch_item *it = es->items[i];
-    if (it->n_logits)
-        return it->logits;
-    bool needed = it->sampler && !on_device(es, it, &settings);
-    return needed ? es->model->step.host_logits + (uint64_t)i * es->model->desc->vocab : NULL;
+    bool needed = it->n_logits || (it->sampler && !on_device(es, it, &settings));
+    if (!needed)
+        return NULL;
+    return es->n_rows <= ENGINE_PASS_ITEMS ? es->model->step.host_logits + row * es->model->desc->vocab : it->logits;
 }
 
 int32_t engine_results_enqueue(struct engine_step *es, const float *logits)
@@ -80,7 +81,7 @@ int32_t engine_results_enqueue(struct engine_step *es, const float *logits)
         return IFX_OK;
     int32_t st = sample(es, logits);
     for (uint32_t i = 0; i < es->count && !st; row += es->rows[i++]) {
-        float *to = rows_on_host(es, i);
+        float *to = rows_on_host(es, i, row);
         if (to)
             st = m->dev->ops->copy(m->dev, m->stream, to, logits + row * vocab, es->rows[i] * vocab * sizeof *to, IFX_COPY_FROM_DEVICE);
     }
@@ -143,7 +144,7 @@ void engine_results_finish(struct engine_step *es, const float *logits)
     uint64_t row = 0;
     for (uint32_t i = 0; i < es->count; row += es->rows[i++]) {
         struct ifx_batch_item *it = es->items[i];
-        finish_item(es, i, m->host_memory ? logits + row * m->desc->vocab : rows_on_host(es, i));
+        finish_item(es, i, m->host_memory ? logits + row * m->desc->vocab : rows_on_host(es, i, row));
         prefix_step(it->sequence, it->n, es->rows[i] && !it->status);
     }
 }

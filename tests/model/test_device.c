@@ -2,6 +2,7 @@
  *
  * test_device.c - a model on a device with memory of its own (`sim`): the bits of `cpu`, whatever is batched, captured, picked or reused there.
  */
+#include "engine.h"
 #include "harness.h"
 
 #include <stdio.h>
@@ -87,6 +88,7 @@ enum { STEPS = 90, ROW = 1024 };
 struct picks {
     int32_t tokens[STREAMS][STEPS];
     float last[STREAMS][ROW];
+    uint64_t misses; /* experts that were not on the device */
 };
 
 static void settings_of(uint32_t i, struct ifx_sampling *s)
@@ -110,6 +112,7 @@ static void run_streams(const char *path, const struct options *o, struct picks 
     rig_open(&r, path, o);
     uint32_t vocab = r.info.desc->vocab;
     assert_true(vocab <= ROW);
+    struct ifx_offload_stats stats;
     memset(out, 0, sizeof *out);
     for (uint32_t step = 0; step < STEPS; step++) {
         struct ifx_batch_item items[STREAMS];
@@ -142,6 +145,8 @@ static void run_streams(const char *path, const struct options *o, struct picks 
             ifx_sequence_destroy(s[i]);
         }
     }
+    ifx_offload_stats(r.model, &stats);
+    out->misses = stats.misses;
     rig_close(&r);
 }
 
@@ -307,13 +312,144 @@ static void test_prefixes(void **state)
     }
 }
 
-/* ---- memory: nothing is taken after the model is open, everything is given back, too little is refused ---- */
+/* ---- memory: nothing is taken after the model is open, too little is refused ---- */
+
+static uint64_t free_bytes(struct rig *r)
+{
+    struct ifx_device_props props = {.struct_size = sizeof props};
+    OK(r->model->dev->ops->props(r->model->dev, &props));
+    return props.free_bytes;
+}
 
 static void test_memory(void **state)
 {
     struct options o = {.device = "sim,vram=1M"};
+    struct rig r;
+    struct ifx_sequence *s;
+    int32_t tokens[500];
+    float logits[ROW];
     (void)state;
     rig_refused(golden(0, DENSE), &o, "vram");
+    for (size_t p = 0; p < 3; p++) {
+        o = (struct options){.device = "sim", .sequences = 2, .prefix = 4 * MIB, .chunk = 100};
+        rig_open(&r, golden(0, "%s", checkpoints[p]), &o);
+        make_tokens(tokens, 500, r.info.desc->vocab, 4);
+        uint64_t before = free_bytes(&r);
+        OK(ifx_sequence_create(r.model, &s));
+        OK(ifx_sequence_feed(s, tokens, 400, 1, logits));
+        OK(ifx_sequence_publish(s));
+        for (int i = 400; i < 500; i++)
+            OK(ifx_sequence_feed(s, tokens + i, 1, 1, logits));
+        assert_int_equal(free_bytes(&r), before);
+        ifx_sequence_destroy(s);
+        rig_close(&r);
+    }
+}
+
+/* Few experts fit: the others are computed by the CPU, in captured steps too. */
+static void test_little_memory(void **state)
+{
+    static struct picks want, got;
+    (void)state;
+    struct options o = {.device = "cpu", .sequences = STREAMS, .ctx = 256, .chunk = 64};
+    run_streams(golden(0, MOE), &o, &want);
+    static const char *const sizes[] = {"sim,vram=4608K", "sim,vram=5M"};
+    for (size_t i = 0; i < 2; i++) {
+        o.device = sizes[i];
+        run_streams(golden(0, MOE), &o, &got);
+        if (got.misses < 200)
+            FAIL("%s: %u experts were missing: the test shows nothing", sizes[i], (unsigned)got.misses);
+        for (uint32_t k = 0; k < STREAMS; k++)
+            same_bits(sizes[i], "logits of sequence", k, got.last[k], want.last[k], ROW);
+        assert_memory_equal(got.tokens, want.tokens, sizeof want.tokens);
+    }
+}
+
+/* ---- a device that fails: requests end with its words, nothing hangs, the end is clean ---- */
+
+static void test_failures(void **state)
+{
+    static const char *const faults[] = {"fail-copy", "fail-launch"};
+    (void)state;
+    for (size_t f = 0; f < 2; f++)
+        for (uint32_t nth = 30; nth < 3000; nth = nth * 3 / 2) {
+            char device[64];
+            struct options o = {.device = device, .ctx = 256, .chunk = 64};
+            struct ifx_context_options co = {.threads = 2};
+            struct ifx_model_options mo = {.path = golden(0, MOE), .device = device, .ctx = 256, .prefill_chunk = 64,
+                                           .offload = {.no_expert_state = true}};
+            struct ifx_context *ctx;
+            struct ifx_model *m = NULL;
+            struct ifx_sequence *s = NULL;
+            int32_t tokens[128];
+            float logits[ROW];
+            (void)o;
+            snprintf(device, sizeof device, "sim,%s=%u", faults[f], nth);
+            make_tokens(tokens, 128, 512, 5);
+            OK(ifx_context_create(&co, &ctx));
+            int32_t st = ifx_model_open(ctx, &mo, &m);
+            if (!st)
+                st = ifx_sequence_create(m, &s);
+            if (!st)
+                st = ifx_sequence_feed(s, tokens, 100, 1, logits);
+            for (int i = 100; !st && i < 128; i++)
+                st = ifx_sequence_feed(s, tokens + i, 1, 1, logits);
+            if (st && !base_error_text()[0])
+                FAIL("%s: status %d without a text", device, (int)st);
+            ifx_sequence_destroy(s);
+            ifx_model_close(m);
+            ifx_context_destroy(ctx);
+        }
+}
+
+/* ---- the demo: the text of cpu ---- */
+
+static void demo_text(const char *path, const char *device, const char *prompt, int32_t *out, uint32_t n)
+{
+    struct options o = {.device = device, .ctx = 512};
+    struct rig r;
+    struct ifx_sequence *s;
+    struct ifx_sampler *sampler;
+    struct ifx_sampling greedy;
+    int32_t *ids = NULL;
+    uint64_t count = 0;
+    rig_open(&r, path, &o);
+    OK(text_encode(ifx_model_tokenizer(r.model), prompt, strlen(prompt), 0, &ids, &count));
+    ifx_sampling_greedy(&greedy);
+    OK(ifx_sampler_create(&greedy, r.info.desc->vocab, &sampler));
+    OK(ifx_sequence_create(r.model, &s));
+    struct ifx_batch_item it = {.sequence = s, .tokens = ids, .n = (uint32_t)count, .sampler = sampler};
+    for (uint32_t i = 0; i < n; i++) {
+        OK(ifx_batch_feed(&it, 1));
+        OK(it.status);
+        out[i] = it.token;
+        it.tokens = &out[i];
+        it.n = 1;
+    }
+    base_free(ids);
+    ifx_sampler_destroy(sampler);
+    ifx_sequence_destroy(s);
+    rig_close(&r);
+}
+
+static void test_demo_text(void **state)
+{
+    static const char *const prompts[] = {"Once upon a time", "The little dog was very hungry, and so", "Tom"};
+    int32_t want[200], got[200];
+    char *path;
+    (void)state;
+    if (ifx_demo_path(&path)) {
+        print_message("no demo.infernix: skipped\n");
+        skip();
+    }
+    for (size_t i = 0; i < 3; i++) {
+        demo_text(path, "cpu", prompts[i], want, 200);
+        demo_text(path, i == 1 ? "sim,vram=44M" : "sim", prompts[i], got, 200);
+        for (uint32_t t = 0; t < 200; t++)
+            if (got[t] != want[t])
+                FAIL("\"%s\": token %u is %d on sim, %d on cpu", prompts[i], t, got[t], want[t]);
+    }
+    base_free(path);
 }
 
 int main(void)
@@ -321,6 +457,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one),       cmocka_unit_test(test_streams),  cmocka_unit_test(test_sampling),
         cmocka_unit_test(test_observers), cmocka_unit_test(test_prefixes), cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_little_memory), cmocka_unit_test(test_failures), cmocka_unit_test(test_demo_text),
     };
     base_log_set_level(IFX_LOG_WARN);
     return cmocka_run_group_tests(tests, NULL, NULL);
