@@ -83,6 +83,10 @@ static const struct expert_routes *bank_routes(uint32_t level)
 
 #include "../common_expert/ops.h"
 
+#define BANK_CUDA_IMAGE       ifx_image_expert_bf16_cuda
+#define BANK_CUDA_IMAGE_BYTES ifx_image_expert_bf16_cuda_bytes
+#include "../common_expert/cuda_side.h"
+
 static const struct ifx_expert_ops bf16_ops = {
     .struct_size = sizeof(struct ifx_expert_ops),
     .format = BANK_NAME,
@@ -99,6 +103,7 @@ static const struct ifx_expert_ops bf16_ops = {
     .gate_up = expert_gate_up,
     .down = expert_down,
     .level = expert_level,
+    EXPERT_DEVICE_OPS,
 };
 
 static const struct ifx_expert_ops *bf16_init(const struct ifx_host *host)

@@ -19,6 +19,9 @@ enum {
     BANK_MULTIPLE = 1 /* of hidden size and width */
 };
 
+/* Wide route on CUDA devices: positions of a step, steps in shared memory, bytes of a panel's step and of a warp's scratch. */
+enum { BANK_CUDA_STEP = 64, BANK_CUDA_STAGES = 3, BANK_CUDA_RAW = 2 * 32 * 64, BANK_CUDA_SCRATCH = 0 };
+
 static const char BANK_NAME[] = "bf16";
 
 /* BANK_BLOCK_K weights of a line, exact. */

@@ -20,6 +20,10 @@ enum {
     BANK_MULTIPLE = 1 /* of hidden size and width */
 };
 
+/* Wide route on CUDA devices: positions of a step, steps in shared memory, bytes of a panel's step (lines 80 bytes apart, so that
+ * eight rows lie in different banks) and of a warp's scratch. */
+enum { BANK_CUDA_STEP = 64, BANK_CUDA_STAGES = 3, BANK_CUDA_RAW = 32 * (80 + BANK_ROW_SCALES), BANK_CUDA_SCRATCH = 32 * 8 };
+
 static const char BANK_NAME[] = "int8";
 
 static inline uint16_t bank_scale_code(const uint8_t *scales, uint32_t group)

@@ -159,6 +159,10 @@ static const struct expert_routes *bank_routes(uint32_t level)
 
 #include "../common_expert/ops.h"
 
+#define BANK_CUDA_IMAGE       ifx_image_expert_nvfp4_cuda
+#define BANK_CUDA_IMAGE_BYTES ifx_image_expert_nvfp4_cuda_bytes
+#include "../common_expert/cuda_side.h"
+
 static int nvfp4_is_matrix(const struct ifx_tensor *t, uint32_t dtype, uint64_t rows, uint64_t cols)
 {
     return t->dtype == dtype && t->n_dims == 2 && t->dims[0] == rows && t->dims[1] == cols && t->data &&
@@ -242,6 +246,7 @@ static const struct ifx_expert_ops nvfp4_ops = {
     .gate_up = expert_gate_up,
     .down = expert_down,
     .level = expert_level,
+    EXPERT_DEVICE_OPS,
 };
 
 static const struct ifx_expert_ops *nvfp4_init(const struct ifx_host *host)

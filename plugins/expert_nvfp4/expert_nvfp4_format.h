@@ -23,6 +23,9 @@ enum {
     BANK_MULTIPLE = 16 /* of hidden size and width: a published scale covers 16 positions */
 };
 
+/* Wide route on CUDA devices: positions of a step, steps in shared memory, bytes of a panel's step and of a warp's scratch. */
+enum { BANK_CUDA_STEP = 128, BANK_CUDA_STAGES = 2, BANK_CUDA_RAW = 32 * (64 + BANK_ROW_SCALES), BANK_CUDA_SCRATCH = 32 * 16 };
+
 static const char BANK_NAME[] = "nvfp4";
 
 static inline uint8_t bank_code(const uint8_t *line, uint32_t k)
