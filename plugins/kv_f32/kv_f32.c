@@ -4,6 +4,10 @@
  */
 #include "kernels.h"
 
+#ifdef IFX_HAVE_CUDA
+#include <infernix/kv_skeleton_cuda.h>
+#endif
+
 static uint64_t kv_f32_row_bytes(const struct ifx_kv_shape *shape)
 {
     return (uint64_t)shape->head_dim * 4u;
@@ -44,6 +48,16 @@ static int32_t kv_f32_decode_row(void *kv, const void *page, uint32_t which, uin
     return IFX_OK;
 }
 
+#ifdef IFX_HAVE_CUDA
+extern const unsigned char ifx_image_kv_f32_cuda[];
+extern const uint64_t ifx_image_kv_f32_cuda_bytes;
+
+static int32_t kv_f32_device_open(void *kv, const struct ifx_compute *compute, void **side)
+{
+    return ifx_kvc_open(kv, compute, ifx_image_kv_f32_cuda, ifx_image_kv_f32_cuda_bytes, 0, side);
+}
+#endif
+
 static const struct ifx_kv_ops kv_f32_ops = {
     .struct_size = sizeof kv_f32_ops,
     .format = "f32",
@@ -55,6 +69,13 @@ static const struct ifx_kv_ops kv_f32_ops = {
     .attend = ifx_kvs_call_attend,
     .decode_row = kv_f32_decode_row,
     .level = ifx_kvs_level,
+#ifdef IFX_HAVE_CUDA
+    .device_open = kv_f32_device_open,
+    .device_close = ifx_kvc_close,
+    .device_ws_bytes = ifx_kvc_ws_bytes,
+    .device_append = ifx_kvc_append,
+    .device_attend = ifx_kvc_attend,
+#endif
 };
 
 static const struct ifx_kv_ops *kv_f32_init(const struct ifx_host *host)

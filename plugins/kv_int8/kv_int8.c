@@ -5,6 +5,10 @@
 #include "format.h"
 #include "kernels.h"
 
+#ifdef IFX_HAVE_CUDA
+#include <infernix/kv_skeleton_cuda.h>
+#endif
+
 static uint64_t kv_int8_row_bytes(const struct ifx_kv_shape *shape)
 {
     return kv_int8_bytes(shape->head_dim);
@@ -43,6 +47,16 @@ static int32_t kv_int8_decode_row(void *kv, const void *page, uint32_t which, ui
     return IFX_OK;
 }
 
+#ifdef IFX_HAVE_CUDA
+extern const unsigned char ifx_image_kv_int8_cuda[];
+extern const uint64_t ifx_image_kv_int8_cuda_bytes;
+
+static int32_t kv_int8_device_open(void *kv, const struct ifx_compute *compute, void **side)
+{
+    return ifx_kvc_open(kv, compute, ifx_image_kv_int8_cuda, ifx_image_kv_int8_cuda_bytes, 0, side);
+}
+#endif
+
 static const struct ifx_kv_ops kv_int8_ops = {
     .struct_size = sizeof kv_int8_ops,
     .format = "int8",
@@ -54,6 +68,13 @@ static const struct ifx_kv_ops kv_int8_ops = {
     .attend = ifx_kvs_call_attend,
     .decode_row = kv_int8_decode_row,
     .level = ifx_kvs_level,
+#ifdef IFX_HAVE_CUDA
+    .device_open = kv_int8_device_open,
+    .device_close = ifx_kvc_close,
+    .device_ws_bytes = ifx_kvc_ws_bytes,
+    .device_append = ifx_kvc_append,
+    .device_attend = ifx_kvc_attend,
+#endif
 };
 
 static const struct ifx_kv_ops *kv_int8_init(const struct ifx_host *host)
