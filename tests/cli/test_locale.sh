@@ -30,4 +30,12 @@ printf '[run]\ntemperature = 0,7\n' >"$tmp/c.ini"
 expect 2 "$INFERNIX" --config "$tmp/c.ini" run "$moe" hello
 expect 0 "$INFERNIX" bench "$moe" -p 8 -n 2 -r 1 --csv
 grep -q '^"",prompt,8,8,[0-9.]*,' "$tmp/out" || fail "CSV numbers: $(tail -2 "$tmp/out")"
+# Every number of a JSON report has a point.
+expect 0 "$INFERNIX" bench "$moe" -p 8 -n 2 -r 1 --json
+out_has '"median"'
+grep -nE '[0-9],[0-9]' "$tmp/out" && fail 'a number with a comma in bench --json'
+# What calibrate writes.
+sim=sim,clock=virtual,launch=0,latency=0,kernel=0,link=10G,dram=50G,cpu-flops=200G,flops=10T,expert-flops=10T,vram-bandwidth=500G
+expect 0 "$INFERNIX" calibrate --synthetic 35b-a3b,hidden=256,inter=128,n-experts=64 --device $sim -r 1 --write "$tmp/my.ini"
+grep -nE '= *[0-9]+,[0-9]+ *$' "$tmp/my.ini" && fail 'a number with a comma in what calibrate wrote'
 exit 0
