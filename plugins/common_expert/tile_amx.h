@@ -133,8 +133,9 @@ static inline void tile_column(const uint8_t *a, uint32_t chunk_tiles, const uin
 }
 
 static void wide_product(const struct expert_bank *bank, const uint8_t *panel, uint32_t blocks, const uint32_t *b,
-                         uint32_t tiles, uint32_t n_tiles, float *c)
+                         uint32_t tiles, uint32_t n, float *c)
 {
+    const uint32_t n_tiles = expert_div_up(n, 16);
     _Alignas(64) uint8_t a[2][BANK_TILE_DIRECT ? 64 : TILE_CHUNK * TILE_PAIR_BYTES];
     struct tile_ahead ahead = {.tables = bank->tables, .block = panel, .out = a[0]};
     const uint32_t most = TILE_CHUNK / TILE_PER_BLOCK;

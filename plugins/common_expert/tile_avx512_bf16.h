@@ -64,6 +64,29 @@ static inline __attribute__((always_inline)) void tile_rows(const uint8_t *a, ui
             _mm512_storeu_ps(c + (size_t)v * 512 + r * 16, acc[r][v]);
 }
 
+/* The same for the first 8 columns of one tile, half as many vector operations: R rows. */
+static inline __attribute__((always_inline)) void tile_rows_half(const uint8_t *a, uint32_t chunk_tiles, const uint32_t *b,
+                                                                 float *c, const uint32_t R)
+{
+    __m256 acc[16];
+#pragma GCC unroll 16
+    for (uint32_t r = 0; r < R; r++)
+        acc[r] = _mm256_loadu_ps(c + r * 16);
+    for (uint32_t t = 0; t < chunk_tiles; t++, a += TILE_PAIR_BYTES, b += TILE_WORDS)
+        for (uint32_t i = 0; i < 16; i++) {
+            __m256bh x = (__m256bh)_mm256_loadu_si256((const __m256i *)(b + i * 16));
+#pragma GCC unroll 16
+            for (uint32_t r = 0; r < R; r++) {
+                int32_t pair;
+                memcpy(&pair, a + r * 64 + i * 4, sizeof pair);
+                acc[r] = _mm256_dpbf16_ps(acc[r], (__m256bh)_mm256_set1_epi32(pair), x);
+            }
+        }
+#pragma GCC unroll 16
+    for (uint32_t r = 0; r < R; r++)
+        _mm256_storeu_ps(c + r * 16, acc[r]);
+}
+
 static void tile_decode(const void *tables, const uint8_t *block, uint8_t *out)
 {
     for (uint32_t r = 0; r < EXPERT_BLOCK_ROWS; r++) {
@@ -76,8 +99,10 @@ static void tile_decode(const void *tables, const uint8_t *block, uint8_t *out)
 }
 
 static void wide_product(const struct expert_bank *bank, const uint8_t *panel, uint32_t blocks, const uint32_t *b,
-                         uint32_t tiles, uint32_t n_tiles, float *c)
+                         uint32_t tiles, uint32_t n, float *c)
 {
+    /* the last tile counts as a half when no more than 8 columns are in it */
+    const uint32_t n_tiles = expert_div_up(n, 16), whole = n % 16 && n % 16 <= 8 ? n_tiles - 1 : n_tiles;
     _Alignas(64) uint8_t buffer[BANK_TILE_DIRECT ? 64 : TILE_CHUNK * TILE_PAIR_BYTES];
     const size_t b_next = (size_t)tiles * TILE_WORDS;
     memset(c, 0, (size_t)n_tiles * 512 * sizeof *c);
@@ -90,14 +115,16 @@ static void wide_product(const struct expert_bank *bank, const uint8_t *panel, u
             tile_decode(bank->tables, block + (size_t)i * BANK_BLOCK_BYTES,
                         buffer + i * TILE_PER_BLOCK * TILE_PAIR_BYTES);
         uint32_t j = 0;
-        for (; j + 1 < n_tiles; j += 2)
+        for (; j + 1 < whole; j += 2)
             for (uint32_t r = 0; r < EXPERT_BLOCK_ROWS; r += 8)
                 tile_rows(a + r * 64, count * TILE_PER_BLOCK, x + j * b_next, b_next,
                           c + (size_t)j * 512 + r * 16, 8, 2);
-        for (; j < n_tiles; j++)
+        for (; j < whole; j++)
             for (uint32_t r = 0; r < EXPERT_BLOCK_ROWS; r += 16)
                 tile_rows(a + r * 64, count * TILE_PER_BLOCK, x + j * b_next, b_next,
                           c + (size_t)j * 512 + r * 16, 16, 1);
+        for (uint32_t r = 0; j < n_tiles && r < EXPERT_BLOCK_ROWS; r += 16)
+            tile_rows_half(a + r * 64, count * TILE_PER_BLOCK, x + j * b_next, c + (size_t)j * 512 + r * 16, 16);
     }
 }
 

@@ -3,7 +3,7 @@
  * wide_bf16.h - the wide route with a matrix unit that multiplies pairs of bf16 (AVX-512-BF16, AMX-BF16).  An ISA
  * object includes it after the format header and supplies
  *   wide_begin(), wide_end()                                    round each range of rows
- *   wide_product(bank, panel, blocks, b, tiles, n_tiles, c)     c[n_tiles][32][16] = panel times packed columns
+ *   wide_product(bank, panel, blocks, b, tiles, n, c)           c[column tile][32][16] = panel times n packed columns
  *
  * A tile covers 32 input positions.  Activations are packed once a call, 16 columns by 32 positions in 1 KiB:
  * word i of column c holds positions i (low half) and i + 16 (high half) of the tile, at [i][c].  The weights of
@@ -111,12 +111,12 @@ static void wide_gate_up(const struct expert_bank *bank, const struct ifx_expert
     const __m512 up_scale = _mm512_set1_ps(bank_tensor_scale(call->record, IFX_UP));
     wide_begin();
     for (uint32_t c0 = 0; c0 < call->n; c0 += WIDE_COLUMNS) {
-        uint32_t n_tiles = expert_div_up(call->n - c0 < WIDE_COLUMNS ? call->n - c0 : WIDE_COLUMNS, 16);
+        uint32_t n = call->n - c0 < WIDE_COLUMNS ? call->n - c0 : WIDE_COLUMNS;
         const uint32_t *x = (const uint32_t *)call->scratch + (uint64_t)c0 / 16 * tiles * WIDE_TILE_WORDS;
         uint32_t *hidden = wide_hidden(bank, call) + (uint64_t)c0 / 16 * hidden_tiles * WIDE_TILE_WORDS;
         for (uint32_t p = row0 / 16; p < 2 * expert_div_up(row1, 32); p++) {
-            wide_product(bank, expert_gu_panel(bank, call->record, p), bank->gu_blocks, x, tiles, n_tiles, c);
-            wide_store_hidden(c, n_tiles, hidden_tiles, gate_scale, up_scale, p, hidden);
+            wide_product(bank, expert_gu_panel(bank, call->record, p), bank->gu_blocks, x, tiles, n, c);
+            wide_store_hidden(c, expert_div_up(n, 16), hidden_tiles, gate_scale, up_scale, p, hidden);
         }
     }
     wide_end();
@@ -151,8 +151,7 @@ static void wide_down(const struct expert_bank *bank, const struct ifx_expert_ca
         const uint32_t *hidden = wide_hidden(bank, call) + (uint64_t)c0 / 16 * tiles * WIDE_TILE_WORDS;
         for (uint32_t r0 = row0; r0 < row1; r0 += 32) {
             uint32_t rows = row1 - r0 < 32 ? row1 - r0 : 32;
-            wide_product(bank, expert_down_panel(bank, call->record, r0 / 32), bank->down_blocks, hidden, tiles,
-                         expert_div_up(n, 16), c);
+            wide_product(bank, expert_down_panel(bank, call->record, r0 / 32), bank->down_blocks, hidden, tiles, n, c);
             wide_store_y(c, n, scale, rows, y + (r0 - row0), ldy, y_rows, c0);
         }
     }

@@ -27,16 +27,25 @@ static void pack_bf16(const struct cpu_pack *t)
     }
 }
 
-static void decode_block16(const struct cpu_wide *t, uint64_t k, uint32_t kc, uint32_t padded, uint16_t *out)
+/* Rows [r, r + MR) of the task, inputs [k, k + kc), CPU_KC16 apart; zero past the last row.  The rows after them are asked for: they
+ * are next. */
+static void decode_rows16(const struct cpu_wide *t, uint32_t r, uint64_t k, uint32_t kc, uint16_t *out)
 {
     uint32_t rows = (uint32_t)(t->r1 - t->r0);
-    for (uint32_t r = 0; r < rows; r++)
-        for (uint32_t i = 0; i < kc; i += 32) {
-            uint32_t left = kc - i < 32 ? kc - i : 32;
-            _mm512_storeu_si512(out + (uint64_t)r * CPU_KC16 + i, bf16_weights(t->w, t->r0 + r, k + i, left));
+    uint64_t size = t->w->dtype == IFX_BF16 ? 2 : 1;
+    uint64_t row_bytes = size * (t->w->dtype == IFX_BF16 ? t->w->cols : ((uint64_t)t->w->cols + 31) / 32 * 32);
+    for (uint32_t i = 0; i < MR; i++, r++, out += CPU_KC16) {
+        if (r >= rows) {
+            memset(out, 0, CPU_KC16 * sizeof *out);
+            continue;
         }
-    for (uint32_t r = rows; r < padded; r++)
-        memset(out + (uint64_t)r * CPU_KC16, 0, CPU_KC16 * sizeof *out);
+        const char *next = (const char *)t->w->data + (t->r0 + r + MR) * row_bytes + k * size;
+        for (uint32_t j = 0; j < kc; j += 32) {
+            uint32_t left = kc - j < 32 ? kc - j : 32;
+            _mm512_storeu_si512(out + j, bf16_weights(t->w, t->r0 + r, k + j, left));
+            _mm_prefetch(next + j * size, _MM_HINT_T0);
+        }
+    }
 }
 
 /* MR rows x P panels over `pairs` pairs of inputs. */
@@ -63,37 +72,35 @@ V_INLINE void tile16(const uint16_t *w, const uint16_t *x, uint64_t panel, uint3
             v_store(c + (uint64_t)r * CPU_LDC + p * 16, acc[r][p]);
 }
 
-static void tiles16(const uint16_t *w, uint32_t rows, const uint16_t *x, uint64_t panel, uint32_t pairs, float *c,
-                    uint32_t first, uint32_t panels)
+/* MR rows against all panels of a block of columns. */
+static void tiles16(const uint16_t *w, const uint16_t *x, uint64_t panel, uint32_t pairs, float *c, uint32_t first, uint32_t panels)
 {
-    for (uint32_t r = 0; r < rows; r += MR) {
-        const uint16_t *wr = w + (uint64_t)r * CPU_KC16;
-        float *cr = c + (uint64_t)r * CPU_LDC;
-        if (panels == 3)
-            tile16(wr, x, panel, pairs, cr, first, 3);
-        else if (panels == 2)
-            tile16(wr, x, panel, pairs, cr, first, 2);
-        else
-            tile16(wr, x, panel, pairs, cr, first, 1);
-    }
+    uint32_t p = 0;
+    for (; p + 3 <= panels; p += 3)
+        tile16(w, x + p * panel, panel, pairs, c + p * CPU_PANEL, first, 3);
+    if (panels - p == 2)
+        tile16(w, x + p * panel, panel, pairs, c + p * CPU_PANEL, first, 2);
+    else if (panels - p == 1)
+        tile16(w, x + p * panel, panel, pairs, c + p * CPU_PANEL, first, 1);
 }
 
+/* A few rows are decoded into the first-level cache and meet all columns before the next: so reading them from memory and
+ * multiplying overlap. */
 static void wide_bf16(const struct cpu_wide *t)
 {
     float *c = t->scratch;
     uint16_t *w = (uint16_t *)(void *)((char *)t->scratch + CPU_C_BYTES);
-    uint32_t rows = (uint32_t)(t->r1 - t->r0), padded = (rows + MR - 1) / MR * MR;
+    uint32_t rows = (uint32_t)(t->r1 - t->r0);
     uint64_t cols = t->w->cols, ldk = (cols + 31) / 32 * 32, panel = ldk * CPU_PANEL;
     for (uint32_t j0 = 0; j0 < t->n; j0 += CPU_NB) {
         uint32_t columns = t->n - j0 < CPU_NB ? t->n - j0 : CPU_NB;
         uint32_t panels = (columns + CPU_PANEL - 1) / CPU_PANEL;
         for (uint64_t k = 0; k < cols; k += CPU_KC16) {
             uint32_t kc = cols - k < CPU_KC16 ? (uint32_t)(cols - k) : CPU_KC16;
-            decode_block16(t, k, kc, padded, w);
-            for (uint32_t p = 0, step; p < panels; p += step) {
-                step = panels - p < P_MAX ? panels - p : P_MAX;
-                const uint16_t *x = (const uint16_t *)t->x + (j0 / CPU_PANEL + p) * panel + k * CPU_PANEL;
-                tiles16(w, padded, x, panel, (kc + 1) / 2, c + p * CPU_PANEL, k == 0, step);
+            const uint16_t *x = (const uint16_t *)t->x + j0 / CPU_PANEL * panel + k * CPU_PANEL;
+            for (uint32_t r = 0; r < rows; r += MR) {
+                decode_rows16(t, r, k, kc, w);
+                tiles16(w, x, panel, (kc + 1) / 2, c + (uint64_t)r * CPU_LDC, k == 0, panels);
             }
         }
         store_block(t, c, j0, columns);

@@ -232,28 +232,27 @@ V_INLINE void decode_row(const struct ifx_weight *w, const uint32_t dtype, uint6
     }
 }
 
-/* Rows of the task as float32, CPU_KC apart, then zero rows up to a whole register block.  The next block is asked for on the
- * way: rows are too far apart for the hardware to guess it. */
-static void decode_block(const struct cpu_wide *t, uint64_t k, uint32_t kc, uint32_t padded, float *out)
+/* Rows [r, r + V_MR) of the task as float32, CPU_KC apart, zero past the last.  The rows after them are asked for: they are next, and
+ * rows are too far apart for the hardware to guess it. */
+static void decode_rows(const struct cpu_wide *t, uint32_t r, uint64_t k, uint32_t kc, float *out)
 {
     uint32_t rows = (uint32_t)(t->r1 - t->r0), size = t->w->dtype == IFX_F32 ? 4 : t->w->dtype == IFX_BF16 ? 2 : 1;
     uint64_t width = t->w->dtype == IFX_W8G32 ? ((uint64_t)t->w->cols + 31) / 32 * 32 : t->w->cols;
-    for (uint32_t r = 0; r < rows; r++) {
-        float *row = out + (uint64_t)r * CPU_KC;
-        const char *next = (const char *)t->w->data + ((t->r0 + r) * width + k + CPU_KC) * size;
-        uint64_t ahead = k + CPU_KC < width ? width - k - CPU_KC : 0;
-        ahead = ahead < CPU_KC ? ahead : CPU_KC;
-        for (uint64_t i = 0; i < ahead * size; i += 64)
-            __builtin_prefetch(next + i, 0, 2);
+    for (uint32_t i = 0; i < V_MR; i++, r++, out += CPU_KC) {
+        if (r >= rows) {
+            memset(out, 0, kc * sizeof *out);
+            continue;
+        }
+        const char *next = (const char *)t->w->data + ((t->r0 + r + V_MR) * width + k) * size;
+        for (uint64_t at = 0; at < (uint64_t)kc * size; at += 64)
+            __builtin_prefetch(next + at, 0, 3);
         if (t->w->dtype == IFX_BF16)
-            decode_row(t->w, IFX_BF16, t->r0 + r, k, kc, row);
+            decode_row(t->w, IFX_BF16, t->r0 + r, k, kc, out);
         else if (t->w->dtype == IFX_F32)
-            decode_row(t->w, IFX_F32, t->r0 + r, k, kc, row);
+            decode_row(t->w, IFX_F32, t->r0 + r, k, kc, out);
         else
-            decode_row(t->w, IFX_W8G32, t->r0 + r, k, kc, row);
+            decode_row(t->w, IFX_W8G32, t->r0 + r, k, kc, out);
     }
-    for (uint32_t r = rows; r < padded; r++)
-        memset(out + (uint64_t)r * CPU_KC, 0, kc * sizeof *out);
 }
 
 /* V_MR rows x P panels over kc inputs; c is set at the first block of inputs, then added to. */
@@ -279,36 +278,34 @@ V_INLINE void wide_tile(const float *w, const float *x, uint64_t panel, uint32_t
             v_store(c + (uint64_t)r * CPU_LDC + v * VW, acc[r][v]);
 }
 
-static void wide_tiles(const float *w, uint32_t rows, const float *x, uint64_t panel, uint32_t kc, float *c,
-                       uint32_t first, uint32_t panels)
+/* V_MR rows against all panels of a block of columns. */
+static void wide_tiles(const float *w, const float *x, uint64_t panel, uint32_t kc, float *c, uint32_t first, uint32_t panels)
 {
-    for (uint32_t r = 0; r < rows; r += V_MR) {
-        const float *wr = w + (uint64_t)r * CPU_KC;
-        float *cr = c + (uint64_t)r * CPU_LDC;
-        if (V_P >= 3 && panels == 3)
-            wide_tile(wr, x, panel, kc, cr, first, V_P >= 3 ? 3 : 1);
-        else if (V_P >= 2 && panels == 2)
-            wide_tile(wr, x, panel, kc, cr, first, V_P >= 2 ? 2 : 1);
-        else
-            wide_tile(wr, x, panel, kc, cr, first, 1);
-    }
+    uint32_t p = 0;
+    for (; p + V_P <= panels; p += V_P)
+        wide_tile(w, x + p * panel, panel, kc, c + p * CPU_PANEL, first, V_P);
+    if (V_P >= 3 && panels - p == 2)
+        wide_tile(w, x + p * panel, panel, kc, c + p * CPU_PANEL, first, V_P >= 3 ? 2 : 1);
+    else if (panels > p)
+        wide_tile(w, x + p * panel, panel, kc, c + p * CPU_PANEL, first, 1);
 }
 
+/* A few rows are decoded into the first-level cache and meet all columns before the next: so reading them from memory and
+ * multiplying overlap. */
 static void wide_f32(const struct cpu_wide *t)
 {
     float *c = t->scratch, *w = (float *)((char *)t->scratch + CPU_C_BYTES);
-    uint32_t rows = (uint32_t)(t->r1 - t->r0), padded = (rows + V_MR - 1) / V_MR * V_MR;
+    uint32_t rows = (uint32_t)(t->r1 - t->r0);
     uint64_t cols = t->w->cols, panel = cols * CPU_PANEL;
     for (uint32_t j0 = 0; j0 < t->n; j0 += CPU_NB32) {
         uint32_t columns = t->n - j0 < CPU_NB32 ? t->n - j0 : CPU_NB32;
         uint32_t panels = (columns + CPU_PANEL - 1) / CPU_PANEL;
         for (uint64_t k = 0; k < cols; k += CPU_KC) {
             uint32_t kc = cols - k < CPU_KC ? (uint32_t)(cols - k) : CPU_KC;
-            decode_block(t, k, kc, padded, w);
-            for (uint32_t p = 0, step; p < panels; p += step) {
-                step = panels - p < V_P ? panels - p : V_P;
-                const float *x = (const float *)t->x + (j0 / CPU_PANEL + p) * panel + k * CPU_PANEL;
-                wide_tiles(w, padded, x, panel, kc, c + p * CPU_PANEL, k == 0, step);
+            const float *x = (const float *)t->x + j0 / CPU_PANEL * panel + k * CPU_PANEL;
+            for (uint32_t r = 0; r < rows; r += V_MR) {
+                decode_rows(t, r, k, kc, w);
+                wide_tiles(w, x, panel, kc, c + (uint64_t)r * CPU_LDC, k == 0, panels);
             }
         }
         store_block(t, c, j0, columns);
