@@ -151,11 +151,12 @@ static int offload_options(struct cli *cli, struct ifx_offload_options *o)
 int cli_model(struct cli *cli, const char *path, struct ifx_model **out)
 {
     struct ifx_context *context;
-    int64_t ctx, chunk;
+    int64_t ctx, chunk, rows;
     *out = cli->model;
     if (cli->model != NULL)
         return 0;
-    if (cli_int(cli, "--ctx", 1, 1 << 24, 0, &ctx) || cli_int(cli, "--prefill-chunk", 1, 1 << 16, 0, &chunk))
+    if (cli_int(cli, "--ctx", 1, 1 << 24, 0, &ctx) || cli_int(cli, "--prefill-chunk", 1, 1 << 16, 0, &chunk) ||
+        cli_int(cli, "--ngram-cache-mib", 0, 1 << 20, 64, &rows))
         return 2;
     int failed = cli_context(cli, &context);
     if (failed)
@@ -169,6 +170,7 @@ int cli_model(struct cli *cli, const char *path, struct ifx_model **out)
                                   .max_sequences = cli->max_sequences,
                                   .prefix_cache_bytes = cli->prefix_cache_bytes,
                                   .no_graph = cli_flag(cli, "--no-cuda-graph"),
+                                  .table_cache_bytes = rows ? (uint64_t)rows << 20 : IFX_NO_TABLE_CACHE,
                                   .progress = load_progress,
                                   .progress_ctx = cli};
     failed = check_device(cli, o.device);

@@ -31,6 +31,7 @@ const struct cli_option cli_global_options[] = {
     {"--expert-state", "FILE", "ranking of the experts that warms the next start (default: MODEL.expert-state)", false},
     {"--no-expert-state", NULL, "neither read nor write it", false},
     {"--no-cuda-graph", NULL, "never capture decode steps as graphs", false},
+    {"--ngram-cache-mib", "N", "memory for rows of an n-gram table, which stays on disk; 0 for none (default 64)", false},
     {"--json", NULL, "report as JSON on standard output", false},
     {"--log-level", "LEVEL", "error, warn, info or debug (default info)", false},
     {"-q, --quiet", NULL, "only warnings, errors and the result", false},

@@ -13,7 +13,9 @@ struct geometry {
     uint32_t q_heads, kv_heads, head_dim, rotary;
     uint32_t k_heads, v_heads, dk, dv; /* linear attention: 3 of 4 layers */
     uint32_t vocab;
-    const char *missing; /* NULL, or why no model of it can be made yet */
+    /* Qwen4Exp; 0 in others */
+    uint32_t streams, lowrank, index_heads, index_d, budget, ratio, ple_width;
+    uint32_t ngram_base; /* rows of a head of the n-gram table, about */
 };
 
 /* "122b-a10b,layers=8,experts=nvfp4,zipf=0.7,vocab=32768,seed=1,shrink=yes" */

@@ -119,6 +119,7 @@ struct artifact_make {
     uint64_t record_bytes;
     void (*row)(void *ctx, uint32_t param, uint64_t row, void *out); /* matrices: bf16 [cols]; vectors: float32, row 0 */
     const void *(*record)(void *ctx, uint32_t moe_layer, uint32_t expert); /* valid until the next call */
+    void (*table_row)(void *ctx, uint32_t table, uint64_t row, void *out); /* bf16 [cols]; models with row tables */
     int32_t (*progress)(void *ctx, uint64_t done, uint64_t total, const char *what); /* or NULL; nonzero cancels */
     void *ctx;
 };

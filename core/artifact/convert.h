@@ -47,5 +47,7 @@ int32_t convert_experts(struct converting *v, uint32_t moe_layer);
 /* convert_table.c: a section a table, its rows as they are stored. */
 int32_t convert_plan_tables(struct converting *v);
 int32_t convert_table(struct converting *v, uint32_t table);
+/* Lists the rows, at the start of the section at hand, in the index. */
+int32_t convert_list_table(struct converting *v, const struct ifx_row_table *t, uint32_t dtype, uint64_t bytes);
 
 #endif

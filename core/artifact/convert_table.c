@@ -53,6 +53,13 @@ static int32_t index_tensor(struct converting *v, const char *name, const char *
     return json_object_set_new(v->tensors, name, e) ? base_error(IFX_ENOMEM, "out of memory for the index") : IFX_OK;
 }
 
+int32_t convert_list_table(struct converting *v, const struct ifx_row_table *t, uint32_t dtype, uint64_t bytes)
+{
+    char name[160];
+    snprintf(name, sizeof name, "%s.weight", t->name);
+    return index_tensor(v, name, art_dtype_text(dtype), json_pack("[I, I]", (json_int_t)t->rows, (json_int_t)t->cols), 0, bytes);
+}
+
 int32_t convert_table(struct converting *v, uint32_t table)
 {
     const struct ifx_row_table *desc = &v->c->desc->tables[table];
@@ -64,8 +71,7 @@ int32_t convert_table(struct converting *v, uint32_t table)
     uint32_t dtype = artifact_table_dtype(t);
     uint64_t bytes = desc->rows * artifact_table_row_bytes(t), at = container_round(bytes, CONTAINER_ALIGN);
     float scale = artifact_table_scale(t);
-    snprintf(name, sizeof name, "%s.weight", desc->name);
-    st = index_tensor(v, name, art_dtype_text(dtype), json_pack("[I, I]", (json_int_t)desc->rows, (json_int_t)desc->cols), 0, bytes);
+    st = convert_list_table(v, desc, dtype, bytes);
     if (!st)
         st = copy_rows(v, t, desc);
     if (!st && dtype == IFX_F8_E4M3) {

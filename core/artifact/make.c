@@ -102,6 +102,27 @@ static int32_t write_layer(struct making *k, uint32_t layer)
     return status == IFX_OK ? convert_section_end(&k->v, "experts") : status;
 }
 
+static int32_t write_table(struct making *k, uint32_t table)
+{
+    const struct ifx_row_table *t = &k->m->desc->tables[table];
+    uint64_t row_bytes = t->cols * 2ull, each = row_bytes < ROWS_BYTES ? ROWS_BYTES / row_bytes : 1;
+    uint8_t *buffer = base_alloc(row_bytes * each, 64);
+    int32_t status = buffer ? IFX_OK : IFX_ENOMEM;
+    convert_section_begin(&k->v);
+    for (uint64_t r = 0; r < t->rows && status == IFX_OK; r += each) {
+        uint64_t n = t->rows - r < each ? t->rows - r : each;
+        for (uint64_t i = 0; i < n; i++)
+            k->m->table_row(k->m->ctx, table, r + i, buffer + i * row_bytes);
+        status = convert_write(&k->v, buffer, n * row_bytes);
+        if (status == IFX_OK)
+            status = convert_progress(&k->v, "table");
+    }
+    base_free(buffer);
+    if (status == IFX_OK)
+        status = convert_list_table(&k->v, t, IFX_BF16, t->rows * row_bytes);
+    return status == IFX_OK ? convert_section_end(&k->v, "table") : status;
+}
+
 static uint64_t total_bytes(const struct artifact_make *m)
 {
     uint64_t total = 0;
@@ -109,6 +130,8 @@ static uint64_t total_bytes(const struct artifact_make *m)
         total += (uint64_t)m->desc->params[i].rows * m->desc->params[i].cols * 2;
     for (uint32_t i = 0; i < m->desc->n_moe; i++)
         total += m->desc->moe[i].experts * m->record_bytes;
+    for (uint32_t i = 0; i < m->desc->n_tables; i++)
+        total += m->desc->tables[i].rows * m->desc->tables[i].cols * 2;
     return total;
 }
 
@@ -129,6 +152,8 @@ int32_t artifact_make(const struct artifact_make *m, int *fd)
         status = write_dense(&k);
     for (uint32_t i = 0; i < m->desc->n_moe && status == IFX_OK; i++)
         status = write_layer(&k, i);
+    for (uint32_t i = 0; i < m->desc->n_tables && status == IFX_OK; i++)
+        status = write_table(&k, i);
     if (status == IFX_OK)
         status = convert_write_index(&k.v);
     if (status == IFX_OK)

@@ -148,7 +148,7 @@ int32_t config_read_reals(const struct config_reader *r, double factor, struct a
 }
 
 /* Which layers are linear attention. */
-int32_t config_read_pattern(const struct config_reader *r, uint32_t n_layers, bool *linear)
+int32_t config_read_pattern(const struct config_reader *r, uint32_t n_layers, const char *other, bool *linear)
 {
     uint64_t count;
     int32_t st = r->config->get_count(r->config, "layer_types", &count);
@@ -176,7 +176,7 @@ int32_t config_read_pattern(const struct config_reader *r, uint32_t n_layers, bo
         if (st)
             return st == IFX_ENOTFOUND ? config_bad(r, "layer_types", "has an entry that is not a string") : st;
         linear[i] = strcmp(type, "linear_attention") == 0;
-        if (!linear[i] && strcmp(type, "full_attention") != 0)
+        if (!linear[i] && strcmp(type, "full_attention") != 0 && (!other || strcmp(type, other) != 0))
             return r->host->error(r->host, IFX_EUNSUPPORTED,
                                   "config.json: \"layer_types\" names \"%.64s\" for layer %u; this architecture has "
                                   "\"linear_attention\" and \"full_attention\"",

@@ -31,8 +31,9 @@ int32_t config_read_reals(const struct config_reader *r, double factor, struct a
                           float *eps, float **inv_freq);
 /* Head counts and widths of attention and delta net. */
 int32_t config_read_heads(const struct config_reader *r, struct attention_net *attention, struct delta_net *delta);
-/* layer_types, or every full_attention_interval-th is full attention; sets linear[i] for n_layers layers. */
-int32_t config_read_pattern(const struct config_reader *r, uint32_t n_layers, bool *linear);
+/* layer_types, or every full_attention_interval-th is full attention; sets linear[i] for n_layers layers.
+ * other: a second name for attention, or NULL. */
+int32_t config_read_pattern(const struct config_reader *r, uint32_t n_layers, const char *other, bool *linear);
 
 /* ---- declaring ---- */
 struct param_list {

@@ -104,7 +104,7 @@ static int32_t read_pattern(const struct reader *r)
     bool *linear = r->c.host->alloc(r->c.host, m->n_layers * sizeof *linear, 64);
     if (!linear)
         return IFX_ENOMEM;
-    int32_t st = config_read_pattern(&r->c, m->n_layers, linear);
+    int32_t st = config_read_pattern(&r->c, m->n_layers, "qwen_sparse_attention", linear);
     for (uint32_t i = 0; !st && i < m->n_layers; i++)
         m->layers[i].linear_attention = linear[i];
     r->c.host->free(r->c.host, linear);

@@ -48,7 +48,7 @@ void ngram_make(const struct ngram_rule *rule, uint32_t index, const struct ngra
     out->heads = (rule->ngram_size - 1) * rule->heads_per_ngram;
     out->eos = rule->eos;
     make_multipliers(rule, index, out);
-    int64_t prime = previous ? previous->sizes[previous->heads - 1] : rule->base, total = 0;
+    int64_t prime = previous ? previous->sizes[previous->heads - 1] : rule->base - 1, total = 0;
     for (uint32_t h = 0; h < out->heads; h++) {
         do
             prime++;

@@ -17,7 +17,7 @@ static int32_t open_rig(struct rig *r, const char *path, const struct options *o
     struct ifx_context_options co = {.cpu = o->cpu, .threads = o->threads ? o->threads : 2};
     struct ifx_model_options mo = {.path = path, .device = o->device ? o->device : "ref", .kv_dtype = o->kv,
                                    .experts = o->experts, .ctx = o->ctx, .prefill_chunk = o->chunk,
-                                   .max_sequences = o->sequences, .prefix_cache_bytes = o->prefix, .no_graph = o->no_graph,
+                                   .max_sequences = o->sequences, .prefix_cache_bytes = o->prefix, .table_cache_bytes = o->tables, .no_graph = o->no_graph,
                                    .offload = {.deterministic = o->deterministic, .no_expert_state = true}};
     memset(r, 0, sizeof *r);
     OK(ifx_context_create(&co, &r->ctx));

@@ -29,6 +29,7 @@ struct options {
     const char *cpu, *device, *kv, *experts;
     uint32_t threads, chunk, ctx, sequences;
     uint64_t prefix; /* bytes for kept prefixes */
+    uint64_t tables; /* bytes for rows of tables */
     bool deterministic, no_graph;
 };
 /* A context and a model in it. */
