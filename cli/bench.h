@@ -19,6 +19,7 @@ struct bench_test {
 /* Sums over the measured repetitions of one row. */
 struct bench_traffic {
     struct ifx_offload_stats moved; /* differences; frames as they are at the end */
+    struct ifx_table_stats rows;    /* differences too */
     double seconds;
 };
 struct bench_arm {

@@ -84,6 +84,31 @@ static json_t *traffic_json(const struct bench *b, const struct bench_traffic *t
                      (json_int_t)m->frames, "frames_used", (json_int_t)m->frames_used, "frame_bytes", (json_int_t)m->frame_bytes);
 }
 
+/* Rows of on-disk tables of one repetition; the share of its time that layers waited for them. */
+static json_t *rows_json(const struct bench *b, const struct bench_traffic *t)
+{
+    double n = b->repeats;
+    return json_pack("{s:f, s:f, s:f, s:f, s:f}", "asked", (double)t->rows.rows / n, "unique", (double)t->rows.unique_rows / n, "read",
+                     (double)t->rows.read_rows / n, "read_bytes", (double)t->rows.read_bytes / n, "waiting",
+                     share(t->rows.wait_seconds, t->seconds));
+}
+
+static void print_rows(const struct bench *b)
+{
+    char bytes[32];
+    for (uint32_t t = 0; t < b->n_tests; t++)
+        for (uint32_t i = 0; i < b->n_arms; i++) {
+            const struct bench_traffic *m = &b->arms[i].traffic[t];
+            if (!m->rows.rows)
+                continue;
+            text_bytes(bytes, m->rows.read_bytes / b->repeats);
+            printf("table rows, %s %u%s%s: %.0f asked for, %.0f read (%s), waiting for them %.2f %% of the time\n",
+                   b->tests[t].decode ? "decode" : "prompt", b->tests[t].n, *b->arms[i].text ? ", " : "", b->arms[i].text,
+                   (double)m->rows.rows / b->repeats, (double)m->rows.read_rows / b->repeats, bytes,
+                   100 * share(m->rows.wait_seconds, m->seconds));
+        }
+}
+
 /* What the arm's options say, over what the bank registers. */
 static uint32_t limit_of(struct bench_arm *a, const char **ramp)
 {
@@ -120,11 +145,12 @@ static json_t *row_json(struct bench *b, uint32_t arm, uint32_t test)
     double r = ratio(b, arm, test, &wins);
     for (uint32_t i = 0; values != NULL && i < b->repeats; i++)
         json_array_append_new(values, json_real(a->rates[test][i]));
-    return json_pack("{s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:b, s:f, s:f, s:I, s:I, s:o, s:o}", "arm", a->text, "test",
+    return json_pack("{s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:b, s:f, s:f, s:I, s:I, s:o, s:o, s:o}", "arm", a->text, "test",
                      b->tests[test].decode ? "decode" : "prompt", "tokens", (json_int_t)b->tests[test].n, "computed",
                      (json_int_t)a->computed[test], "median", s.median, "mean", s.mean, "min", s.min, "max", s.max, "spread",
                      s.spread, "steady", s.spread <= SPREAD_WARNING, "experts_touched", a->experts[test], "ratio", r, "wins",
-                     (json_int_t)wins, "repeats", (json_int_t)b->repeats, "tokens_per_second", values, "experts", traffic_json(b, &a->traffic[test]));
+                     (json_int_t)wins, "repeats", (json_int_t)b->repeats, "tokens_per_second", values, "experts", traffic_json(b, &a->traffic[test]), "table_rows",
+                     rows_json(b, &a->traffic[test]));
 }
 
 int bench_print_json(struct bench *b)
@@ -204,6 +230,7 @@ void bench_print_table(struct bench *b)
         printf("HITS: experts found on the device; LINK: bytes to it a repetition; LINK%%, CPU%%: of the time they were busy\n");
     if (b->n_arms > 1)
         printf("RATIO and WINS: repetition by repetition against the first arm\n");
+    print_rows(b);
     if (noisy)
         base_log(IFX_LOG_WARN, "spread over 10 %%: something else was running, or more repetitions are needed (-r)");
 }

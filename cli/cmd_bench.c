@@ -27,7 +27,7 @@ static const struct cli_option options[] = {
     {"--csv", NULL, "report as CSV on standard output", false},
     {"--plot", "FILE.svg", "draw tok/s over prompt length, one line an arm, the policy's limits marked", false},
     {"--synthetic", "GEOMETRY[,K=V...]", "a random model in memory: 122b-a10b,layers=8,experts=nvfp4,zipf=0.7 (shrink: small matrices, for sim's virtual clock)", false},
-    {"--make", "GEOMETRY[,K=V...]", "write such a model to a file and stop: 35b-a3b, 122b-a10b", false},
+    {"--make", "GEOMETRY[,K=V...]", "write such a model to a file and stop: 35b-a3b, 122b-a10b, flash-next", false},
     {"--layers", "N", "with --make: how many (default: the geometry's)", false},
     {"--zipf", "S", "with --make: expert of rank r is chosen in proportion to r^-S (default 0: all alike)", false},
     {"--out", "FILE", "with --make: the file", false},
@@ -83,21 +83,35 @@ static void count_traffic(struct ifx_model *m, const struct ifx_offload_stats *b
     t->seconds += seconds;
 }
 
+static void count_rows(struct ifx_model *m, const struct ifx_table_stats *before, struct ifx_table_stats *sum)
+{
+    struct ifx_table_stats now;
+    ifx_table_stats(m, &now);
+    sum->rows += now.rows - before->rows;
+    sum->unique_rows += now.unique_rows - before->unique_rows;
+    sum->read_rows += now.read_rows - before->read_rows;
+    sum->read_bytes += now.read_bytes - before->read_bytes;
+    sum->wait_seconds += now.wait_seconds - before->wait_seconds;
+}
+
 static int32_t measure(struct bench *b, struct bench_arm *a, uint32_t test, double *rate, bool watch)
 {
     const struct bench_test *t = &b->tests[test];
     struct touched touched = {0};
     struct ifx_observer observer = {.ctx = &touched, .router = on_router};
     struct ifx_offload_stats stats;
+    struct ifx_table_stats rows;
     uint64_t prompt = t->decode ? DECODE_PROMPT : t->n, before;
     int32_t st = ifx_sequence_reset(a->sequence);
     ifx_sequence_observe(a->sequence, watch && !t->decode ? &observer : NULL);
     double t0 = ifx_model_now(a->model);
     ifx_offload_stats(a->model, &stats);
+    ifx_table_stats(a->model, &rows);
     if (st == IFX_OK)
         st = ifx_sequence_feed(a->sequence, b->ids, prompt, 1, a->logits);
     if (t->decode) {
         ifx_offload_stats(a->model, &stats);
+        ifx_table_stats(a->model, &rows);
         t0 = ifx_model_now(a->model);
     }
     ifx_sequence_observe(a->sequence, watch ? &observer : NULL);
@@ -106,8 +120,10 @@ static int32_t measure(struct bench *b, struct bench_arm *a, uint32_t test, doub
         st = ifx_sequence_feed(a->sequence, b->ids + prompt + i, 1, 1, a->logits);
     double seconds = ifx_model_now(a->model) - t0;
     *rate = cli_rate(t->n, seconds);
-    if (!watch)
+    if (!watch) {
         count_traffic(a->model, &stats, seconds, &a->traffic[test]);
+        count_rows(a->model, &rows, &a->traffic[test].rows);
+    }
     a->computed[test] = ifx_sequence_length(a->sequence) - (t->decode ? before : 0);
     if (watch)
         a->experts[test] = touched.calls > 0 ? touched.sum / (double)touched.calls : 0;

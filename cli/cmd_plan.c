@@ -257,7 +257,7 @@ static int set_up(struct plan *p, const struct ifx_assist_policy **registered)
     int64_t ctx;
     double zipf;
     if (cli_argc(cli) != 1)
-        return cli_usage(cli, "a geometry is needed: 35b-a3b or 122b-a10b");
+        return cli_usage(cli, "a geometry is needed: 35b-a3b, 122b-a10b or flash-next");
     if (synthetic_parse("plan", cli_arg(cli, 0), &p->s) ||
         machine_parse("--machine", cli_text(cli, "--machine", ""), &p->machine, &p->machine_name))
         return cli_usage(cli, "%s", base_error_text());
