@@ -164,6 +164,7 @@ int32_t offload_begin_step(struct offload *o, void *stream)
     if (!o->residency)
         return IFX_OK;
     pthread_mutex_lock(&o->lock);
+    o->step_columns = 0; /* a captured step does not tell */
     int32_t st = begin(o, stream);
     pthread_mutex_unlock(&o->lock);
     if (!st)

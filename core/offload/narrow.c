@@ -24,13 +24,15 @@ static int32_t compute_misses(void *ctx)
     for (uint32_t p = 0; p < pairs; p++)
         index[p] = p;
     pthread_mutex_lock(&o->lock);
-    /* Counted here: a captured step runs without anybody calling. */
+    /* Counted here: a captured step runs without anybody calling.  After the last mixer of a prompt few columns are left: that is no
+     * decode step, and what they need is not what the next one will. */
+    bool tail = o->step_columns > IFX_NARROW_COLUMNS;
     o->stats.calls++;
-    o->last_columns = j->n;
+    o->last_columns = tail ? o->step_columns : j->n;
     for (uint32_t i = 0; i < entries && b.entries[i] != UINT32_MAX; i++) {
         uint32_t e = b.entries[i], first = b.offsets[e], n = b.offsets[e + 1] - first;
         bool missed = !b.records[i];
-        if (o->residency)
+        if (o->residency && !tail)
             residency_use(o->residency, o->key0[j->layer] + e, 1.0f, missed);
         o->stats.hits += !missed;
         o->stats.misses += missed;
