@@ -144,6 +144,8 @@ static int32_t break_all(struct engine_step *es, int32_t status)
     for (uint32_t i = 0; i < es->count; i++)
         engine_break_item(es->items[i], status);
     /* The stream tells of a failure once, and what was enqueued before it still runs. */
+    if (es->model->offload)
+        offload_recover(es->model->offload, es->model->stream);
     (void)es->model->dev->ops->stream_sync(es->model->dev, es->model->stream);
     return status;
 }

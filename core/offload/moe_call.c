@@ -79,7 +79,7 @@ static int32_t dispatch(struct offload *o, const struct offload_moe_call *c)
 }
 
 /* Nothing is left in flight, and what was under way is forgotten; the error stays the one that is told. */
-static void recover(struct offload *o, void *stream)
+void offload_recover(struct offload *o, void *stream)
 {
     char *text = base_strdup(base_error_text());
     void *streams[] = {stream, o->beside, o->mover.stream};
@@ -102,7 +102,7 @@ int32_t offload_moe(struct offload *o, const struct offload_moe_call *call)
 {
     int32_t st = dispatch(o, call);
     if (st)
-        recover(o, call->stream);
+        offload_recover(o, call->stream);
     return st;
 }
 

@@ -141,6 +141,9 @@ struct offload_moe_call {
     uint32_t capturing; /* 1: only what can be captured may be enqueued */
 };
 int32_t offload_moe(struct offload *o, const struct offload_moe_call *call);
+/* After an error that showed elsewhere, such as in waiting for the stream: waits for all streams, so that each has told its failure,
+ * and forgets what was under way.  The error record stays. */
+void offload_recover(struct offload *o, void *stream);
 /* Whether steps of few columns can be captured, and lose nothing by it. */
 bool offload_capturable(const struct offload *o);
 

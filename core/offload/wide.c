@@ -88,6 +88,13 @@ static int32_t fetch_columns(struct wide *w)
     return st;
 }
 
+static bool may_assist(const struct offload *o, const struct offload_moe_call *c)
+{
+    if (!o->mover.n_slots || o->config.mode == OFFLOAD_ASSIST_BALANCE)
+        return true;
+    return o->config.mode == OFFLOAD_ASSIST_RAMP && c->n <= o->policies[c->layer]->max_columns;
+}
+
 static void make_plan(struct wide *w)
 {
     struct offload *o = w->o;
@@ -394,8 +401,7 @@ int32_t offload_moe_wide(struct offload *o, const struct offload_moe_call *c)
                      .host = offload_group_block(l, c->n, o->host_group)};
     struct ifx_combine combine = {.n = c->n, .top_k = l->top_k, .width = l->hidden, .parts = o->parts, .ldp = o->max_hidden,
                                   .weights = c->weights, .y = c->y, .ldy = c->ldy};
-    bool assisted = o->config.mode != OFFLOAD_ASSIST_OFF || !o->mover.n_slots;
-    int32_t st = assisted ? fetch_columns(&w) : IFX_OK;
+    int32_t st = may_assist(o, c) ? fetch_columns(&w) : IFX_OK;
     if (!st)
         st = group(&w);
     if (!st)
