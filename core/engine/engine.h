@@ -277,6 +277,9 @@ int32_t engine_tables_begin(struct engine_step *step);
 void engine_tables_end(struct ifx_model *m);
 int32_t engine_table_rows(const struct ifx_services *sv, uint32_t table, float *y);
 
+/* account.c: refuses what does not fit, before weights are read; m->dense_mapped and m->kv_bytes are known */
+int32_t engine_account(const struct ifx_model *m, const struct ifx_model_options *o);
+
 /* experts.c: experts on a device with memory of its own */
 /* Host memory for all records, where m->moe_layers says how many and how large. */
 int32_t engine_take_records(struct ifx_model *m);

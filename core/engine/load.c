@@ -130,7 +130,10 @@ int32_t engine_load_weights(struct ifx_model *m, const struct ifx_model_options 
         m->dense_at[i] = m->dense_mapped;
         m->dense_mapped += align64(data_bytes) + align64(scale_bytes);
     }
-    int32_t st = take_dense_memory(m);
+    int32_t st = engine_account(m, o);
+    if (st)
+        return st;
+    st = take_dense_memory(m);
     if (st)
         return base_error_prefix(st, "memory for the dense weights");
     l.total = m->dense_bytes;

@@ -4,11 +4,13 @@
  */
 #include "rig.h"
 
+#include "ledger.h"
 #include "mover.h"
 #include "policy.h"
 #include "residency.h"
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- residency ---- */
@@ -248,6 +250,78 @@ static void test_divide(void **state)
     assert_int_equal(slots, 8);
 }
 
+static void put(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* The tightest of a group and its parents counts, less what is held, of which pages of files can go. */
+static void test_cgroups(void **state)
+{
+    (void)state;
+    struct ledger_limit limit = {0};
+    char root[] = "cgroup-XXXXXX", path[200];
+    static const char *const folders[] = {"/a", "/a/b", "/memory", "/memory/c"};
+    assert_non_null(mkdtemp(root));
+    for (uint32_t i = 0; i < 4; i++) {
+        snprintf(path, sizeof path, "%s%s", root, folders[i]);
+        assert_int_equal(mkdir(path, 0700), 0);
+    }
+    static const char *const files[][2] = {{"/a/memory.max", "4294967296"}, {"/a/memory.high", "max"}, {"/a/memory.current", "1073741824"},
+                                           {"/a/memory.stat", "anon 7\ninactive_file 73741824\nactive_file 0\n"},
+                                           {"/a/b/memory.max", "max"}, {"/a/b/memory.high", "5000000000"},
+                                           {"/memory/c/memory.limit_in_bytes", "2000000000"}, {"/memory/c/memory.usage_in_bytes", "500000000"},
+                                           {"/memory/memory.limit_in_bytes", "9223372036854771712"}, {"/one", "0::/a/b\n"},
+                                           {"/two", "0::/a/b\n5:memory,hugetlb:/c\n"}, {"/three", "0::/\n"}};
+    for (uint32_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snprintf(path, sizeof path, "%s%s", root, files[i][0]);
+        put(path, files[i][1]);
+    }
+    snprintf(path, sizeof path, "%s/one", root);
+    ledger_cgroup_limit(path, root, &limit);
+    assert_int_equal(limit.bytes, 4294967296 - 1000000000);
+    assert_non_null(strstr(limit.source, "/a/memory.max"));
+    snprintf(path, sizeof path, "%s/two", root);
+    ledger_cgroup_limit(path, root, &limit);
+    assert_int_equal(limit.bytes, 1500000000);
+    assert_non_null(strstr(limit.source, "limit_in_bytes"));
+    struct ledger_limit none = {0};
+    snprintf(path, sizeof path, "%s/three", root);
+    ledger_cgroup_limit(path, root, &none);
+    assert_int_equal(none.source[0], 0);
+    snprintf(path, sizeof path, "rm -r %s", root);
+    assert_int_equal(system(path), 0);
+}
+
+static void test_ledger(void **state)
+{
+    (void)state;
+    struct ledger l = {0};
+    ledger_host_limit(&l.limit[LEDGER_HOST]);
+    assert_true(l.limit[LEDGER_HOST].source[0] && l.limit[LEDGER_HOST].bytes > 1 << 20);
+    ledger_add(&l, LEDGER_DEVICE, "weights", 600000000, NULL);
+    ledger_add(&l, LEDGER_DEVICE, "KV cache", 300000000, "lower --ctx");
+    ledger_add(&l, LEDGER_DEVICE, "steps", 200000000, "lower --prefill-chunk");
+    ledger_add(&l, LEDGER_DEVICE, "nothing", 0, "do nothing");
+    OK(ledger_check(&l)); /* no limit is known */
+    ledger_limit(&l.limit[LEDGER_DEVICE], 1100000000, "--vram-budget");
+    OK(ledger_check(&l));
+    ledger_limit(&l.limit[LEDGER_DEVICE], 1099999999, "free");
+    assert_int_equal(ledger_check(&l), IFX_ELIMIT);
+    const char *text = base_error_text();
+    assert_non_null(strstr(text, "1.10 GB of device memory"));
+    assert_non_null(strstr(text, "(free)"));
+    assert_non_null(strstr(text, "weights 0.60 GB, KV cache 0.30 GB, steps 0.20 GB; lower --ctx, or lower --prefill-chunk"));
+    assert_null(strstr(text, "nothing"));
+    ledger_add(&l, LEDGER_HOST, "experts", UINT64_MAX - 5, NULL);
+    ledger_add(&l, LEDGER_HOST, "more", 100, NULL);
+    l.limit[LEDGER_DEVICE].bytes = UINT64_MAX;
+    assert_int_equal(ledger_check(&l), IFX_ELIMIT); /* the sum does not wrap */
+}
+
 /* Pinned memory runs out: the rest is pageable, and that is told. */
 static void test_pinning(void **state)
 {
@@ -374,6 +448,8 @@ int main(void)
         cmocka_unit_test(test_policy),
         cmocka_unit_test(test_divide),
         cmocka_unit_test(test_pinning),
+        cmocka_unit_test(test_cgroups),
+        cmocka_unit_test(test_ledger),
         cmocka_unit_test(test_streamed_time),
         cmocka_unit_test(test_streamed_leaves_residents),
         cmocka_unit_test(test_ramp_bytes),
