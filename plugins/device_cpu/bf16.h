@@ -21,9 +21,9 @@ V_INLINE __m512i bf16_weights(const struct ifx_weight *w, uint64_t row, uint64_t
     }
     uint64_t groups = ((uint64_t)w->cols + 31) / 32; /* rows of int8 are padded to whole groups, with zeros */
     const int8_t *codes = (const int8_t *)w->data + row * groups * 32 + k;
-    vf scale = v_set1(v_f16(((const uint16_t *)w->scales)[row * groups + k / 32]));
-    __m256i low = v_to_bf16(v_mul(v_load_i8(codes), scale)), high = v_to_bf16(v_mul(v_load_i8(codes + 16), scale));
-    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+    vf scale = _mm512_cvtph_ps(_mm256_set1_epi16((short)((const uint16_t *)w->scales)[row * groups + k / 32]));
+    vf low = v_mul(v_load_i8(codes), scale), high = v_mul(v_load_i8(codes + 16), scale);
+    return (__m512i)_mm512_cvtne2ps_pbh(high, low);
 }
 
 #endif

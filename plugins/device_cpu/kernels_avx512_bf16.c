@@ -27,36 +27,43 @@ static void pack_bf16(const struct cpu_pack *t)
     }
 }
 
-/* Rows [r, r + MR) of the task, inputs [k, k + kc), CPU_KC16 apart; zero past the last row.  The rows after them are asked for: they
- * are next. */
+/* Rows [r, r + MR) of the task, inputs [k, k + kc), CPU_KC16 apart; zero past the last row. */
 static void decode_rows16(const struct cpu_wide *t, uint32_t r, uint64_t k, uint32_t kc, uint16_t *out)
 {
     uint32_t rows = (uint32_t)(t->r1 - t->r0);
-    uint64_t size = t->w->dtype == IFX_BF16 ? 2 : 1;
-    uint64_t row_bytes = size * (t->w->dtype == IFX_BF16 ? t->w->cols : ((uint64_t)t->w->cols + 31) / 32 * 32);
     for (uint32_t i = 0; i < MR; i++, r++, out += CPU_KC16) {
         if (r >= rows) {
             memset(out, 0, CPU_KC16 * sizeof *out);
             continue;
         }
-        const char *next = (const char *)t->w->data + (t->r0 + r + MR) * row_bytes + k * size;
         for (uint32_t j = 0; j < kc; j += 32) {
             uint32_t left = kc - j < 32 ? kc - j : 32;
             _mm512_storeu_si512(out + j, bf16_weights(t->w, t->r0 + r, k + j, left));
-            _mm_prefetch(next + j * size, _MM_HINT_T0);
         }
     }
 }
 
+/* Weights to ask for while others are multiplied: one row for every 32 pairs. */
+struct ahead {
+    const char *p;
+    uint64_t row_bytes, pair_bytes;
+};
+
+enum { AHEAD_PAIRS = CPU_KC16 / 2 / MR };
+
 /* MR rows x P panels over `pairs` pairs of inputs. */
-V_INLINE void tile16(const uint16_t *w, const uint16_t *x, uint64_t panel, uint32_t pairs, float *c, uint32_t first, const int P)
+V_INLINE void tile16(const uint16_t *w, const uint16_t *x, uint64_t panel, uint32_t pairs, float *c, uint32_t first,
+                     const struct ahead *ahead, const int P)
 {
     vf acc[MR][P_MAX];
     UNROLL for (int r = 0; r < MR; r++)
         UNROLL for (int p = 0; p < P; p++)
             acc[r][p] = first ? v_zero() : v_load(c + (uint64_t)r * CPU_LDC + p * 16);
+    const char *next = ahead->p;
     for (uint32_t k = 0; k < pairs; k++) {
         __m512bh b[P_MAX];
+        _mm_prefetch(next + k % AHEAD_PAIRS * MR * ahead->pair_bytes, _MM_HINT_T1);
+        next += k % AHEAD_PAIRS == AHEAD_PAIRS - 1 ? ahead->row_bytes : 0;
         UNROLL for (int p = 0; p < P; p++)
             b[p] = (__m512bh)_mm512_loadu_si512(x + (uint64_t)p * panel + (uint64_t)k * CPU_PANEL * 2);
         UNROLL for (int r = 0; r < MR; r++) {
@@ -73,15 +80,18 @@ V_INLINE void tile16(const uint16_t *w, const uint16_t *x, uint64_t panel, uint3
 }
 
 /* MR rows against all panels of a block of columns. */
-static void tiles16(const uint16_t *w, const uint16_t *x, uint64_t panel, uint32_t pairs, float *c, uint32_t first, uint32_t panels)
+static void tiles16(const uint16_t *w, const uint16_t *x, uint64_t panel, uint32_t pairs, float *c, uint32_t first, uint32_t panels,
+                    struct ahead ahead)
 {
     uint32_t p = 0;
-    for (; p + 3 <= panels; p += 3)
-        tile16(w, x + p * panel, panel, pairs, c + p * CPU_PANEL, first, 3);
+    for (; p + 3 <= panels; p += 3) {
+        tile16(w, x + p * panel, panel, pairs, c + p * CPU_PANEL, first, &ahead, 3);
+        ahead = (struct ahead){(const char *)w, 0, 0};
+    }
     if (panels - p == 2)
-        tile16(w, x + p * panel, panel, pairs, c + p * CPU_PANEL, first, 2);
+        tile16(w, x + p * panel, panel, pairs, c + p * CPU_PANEL, first, &ahead, 2);
     else if (panels - p == 1)
-        tile16(w, x + p * panel, panel, pairs, c + p * CPU_PANEL, first, 1);
+        tile16(w, x + p * panel, panel, pairs, c + p * CPU_PANEL, first, &ahead, 1);
 }
 
 /* A few rows are decoded into the first-level cache and meet all columns before the next: so reading them from memory and
@@ -91,7 +101,9 @@ static void wide_bf16(const struct cpu_wide *t)
     float *c = t->scratch;
     uint16_t *w = (uint16_t *)(void *)((char *)t->scratch + CPU_C_BYTES);
     uint32_t rows = (uint32_t)(t->r1 - t->r0);
+    struct ahead ahead = {.pair_bytes = t->w->dtype == IFX_BF16 ? 4 : 2};
     uint64_t cols = t->w->cols, ldk = (cols + 31) / 32 * 32, panel = ldk * CPU_PANEL;
+    ahead.row_bytes = ahead.pair_bytes / 2 * (t->w->dtype == IFX_BF16 ? cols : ldk);
     for (uint32_t j0 = 0; j0 < t->n; j0 += CPU_NB) {
         uint32_t columns = t->n - j0 < CPU_NB ? t->n - j0 : CPU_NB;
         uint32_t panels = (columns + CPU_PANEL - 1) / CPU_PANEL;
@@ -100,7 +112,8 @@ static void wide_bf16(const struct cpu_wide *t)
             const uint16_t *x = (const uint16_t *)t->x + j0 / CPU_PANEL * panel + k * CPU_PANEL;
             for (uint32_t r = 0; r < rows; r += MR) {
                 decode_rows16(t, r, k, kc, w);
-                tiles16(w, x, panel, (kc + 1) / 2, c + (uint64_t)r * CPU_LDC, k == 0, panels);
+                ahead.p = (const char *)t->w->data + (t->r0 + r + MR) * ahead.row_bytes + k * ahead.pair_bytes / 2;
+                tiles16(w, x, panel, (kc + 1) / 2, c + (uint64_t)r * CPU_LDC, k == 0, panels, ahead);
             }
         }
         store_block(t, c, j0, columns);

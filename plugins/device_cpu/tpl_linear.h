@@ -232,20 +232,15 @@ V_INLINE void decode_row(const struct ifx_weight *w, const uint32_t dtype, uint6
     }
 }
 
-/* Rows [r, r + V_MR) of the task as float32, CPU_KC apart, zero past the last.  The rows after them are asked for: they are next, and
- * rows are too far apart for the hardware to guess it. */
+/* Rows [r, r + V_MR) of the task as float32, CPU_KC apart, zero past the last. */
 static void decode_rows(const struct cpu_wide *t, uint32_t r, uint64_t k, uint32_t kc, float *out)
 {
-    uint32_t rows = (uint32_t)(t->r1 - t->r0), size = t->w->dtype == IFX_F32 ? 4 : t->w->dtype == IFX_BF16 ? 2 : 1;
-    uint64_t width = t->w->dtype == IFX_W8G32 ? ((uint64_t)t->w->cols + 31) / 32 * 32 : t->w->cols;
+    uint32_t rows = (uint32_t)(t->r1 - t->r0);
     for (uint32_t i = 0; i < V_MR; i++, r++, out += CPU_KC) {
         if (r >= rows) {
             memset(out, 0, kc * sizeof *out);
             continue;
         }
-        const char *next = (const char *)t->w->data + ((t->r0 + r + V_MR) * width + k) * size;
-        for (uint64_t at = 0; at < (uint64_t)kc * size; at += 64)
-            __builtin_prefetch(next + at, 0, 3);
         if (t->w->dtype == IFX_BF16)
             decode_row(t->w, IFX_BF16, t->r0 + r, k, kc, out);
         else if (t->w->dtype == IFX_F32)
@@ -255,15 +250,28 @@ static void decode_rows(const struct cpu_wide *t, uint32_t r, uint64_t k, uint32
     }
 }
 
+/* Weights to ask for while others are multiplied, one row for every AHEAD_STEPS inputs: rows are too far apart for the hardware to
+ * guess it, and asked for all at once they would stop everything else. */
+struct ahead {
+    const char *p;
+    uint64_t row_bytes, size;
+};
+
+enum { AHEAD_STEPS = 32 };
+
 /* V_MR rows x P panels over kc inputs; c is set at the first block of inputs, then added to. */
-V_INLINE void wide_tile(const float *w, const float *x, uint64_t panel, uint32_t kc, float *c, uint32_t first, const int P)
+V_INLINE void wide_tile(const float *w, const float *x, uint64_t panel, uint32_t kc, float *c, uint32_t first,
+                        const struct ahead *ahead, const int P)
 {
     vf acc[V_MR][3 * VN];
     UNROLL for (int r = 0; r < V_MR; r++)
         UNROLL for (int v = 0; v < P * VN; v++)
             acc[r][v] = first ? v_zero() : v_load(c + (uint64_t)r * CPU_LDC + v * VW);
+    const char *next = ahead->p;
     for (uint32_t k = 0; k < kc; k++) {
         vf b[3 * VN];
+        __builtin_prefetch(next + k % AHEAD_STEPS * (CPU_KC / AHEAD_STEPS) * ahead->size, 0, 2);
+        next += k % AHEAD_STEPS == AHEAD_STEPS - 1 ? ahead->row_bytes : 0;
         UNROLL for (int p = 0; p < P; p++)
             UNROLL for (int v = 0; v < VN; v++)
                 b[p * VN + v] = v_load(x + (uint64_t)p * panel + (uint64_t)k * CPU_PANEL + v * VW);
@@ -279,15 +287,18 @@ V_INLINE void wide_tile(const float *w, const float *x, uint64_t panel, uint32_t
 }
 
 /* V_MR rows against all panels of a block of columns. */
-static void wide_tiles(const float *w, const float *x, uint64_t panel, uint32_t kc, float *c, uint32_t first, uint32_t panels)
+static void wide_tiles(const float *w, const float *x, uint64_t panel, uint32_t kc, float *c, uint32_t first, uint32_t panels,
+                       struct ahead ahead)
 {
     uint32_t p = 0;
-    for (; p + V_P <= panels; p += V_P)
-        wide_tile(w, x + p * panel, panel, kc, c + p * CPU_PANEL, first, V_P);
+    for (; p + V_P <= panels; p += V_P) {
+        wide_tile(w, x + p * panel, panel, kc, c + p * CPU_PANEL, first, &ahead, V_P);
+        ahead = (struct ahead){(const char *)w, 0, 0};
+    }
     if (V_P >= 3 && panels - p == 2)
-        wide_tile(w, x + p * panel, panel, kc, c + p * CPU_PANEL, first, V_P >= 3 ? 2 : 1);
+        wide_tile(w, x + p * panel, panel, kc, c + p * CPU_PANEL, first, &ahead, V_P >= 3 ? 2 : 1);
     else if (panels > p)
-        wide_tile(w, x + p * panel, panel, kc, c + p * CPU_PANEL, first, 1);
+        wide_tile(w, x + p * panel, panel, kc, c + p * CPU_PANEL, first, &ahead, 1);
 }
 
 /* A few rows are decoded into the first-level cache and meet all columns before the next: so reading them from memory and
@@ -297,6 +308,8 @@ static void wide_f32(const struct cpu_wide *t)
     float *c = t->scratch, *w = (float *)((char *)t->scratch + CPU_C_BYTES);
     uint32_t rows = (uint32_t)(t->r1 - t->r0);
     uint64_t cols = t->w->cols, panel = cols * CPU_PANEL;
+    struct ahead ahead = {.size = t->w->dtype == IFX_F32 ? 4 : t->w->dtype == IFX_BF16 ? 2 : 1};
+    ahead.row_bytes = ahead.size * (t->w->dtype == IFX_W8G32 ? (cols + 31) / 32 * 32 : cols);
     for (uint32_t j0 = 0; j0 < t->n; j0 += CPU_NB32) {
         uint32_t columns = t->n - j0 < CPU_NB32 ? t->n - j0 : CPU_NB32;
         uint32_t panels = (columns + CPU_PANEL - 1) / CPU_PANEL;
@@ -305,7 +318,8 @@ static void wide_f32(const struct cpu_wide *t)
             const float *x = (const float *)t->x + j0 / CPU_PANEL * panel + k * CPU_PANEL;
             for (uint32_t r = 0; r < rows; r += V_MR) {
                 decode_rows(t, r, k, kc, w);
-                wide_tiles(w, x, panel, kc, c + (uint64_t)r * CPU_LDC, k == 0, panels);
+                ahead.p = (const char *)t->w->data + (t->r0 + r + V_MR) * ahead.row_bytes + k * ahead.size;
+                wide_tiles(w, x, panel, kc, c + (uint64_t)r * CPU_LDC, k == 0, panels, ahead);
             }
         }
         store_block(t, c, j0, columns);
