@@ -484,15 +484,15 @@ static void test_virtual_costs(void **state)
 static void test_real_clock_throttles(void **state)
 {
     (void)state;
-    struct ifx_device *d = open_sim("link=100M,latency=1000");
+    struct ifx_device *d = open_sim("link=5M,latency=1000");
     void *s = stream_of(d), *p = device_memory(d, 2000000), *h = calloc(1, 2000000);
     double t0 = d->ops->now(d);
     assert_non_null(h);
     assert_int_equal(d->ops->copy(d, s, p, h, 2000000, IFX_COPY_TO_DEVICE), IFX_OK);
     double enqueued = d->ops->now(d);
     assert_int_equal(d->ops->stream_sync(d, s), IFX_OK);
-    assert_true(d->ops->now(d) - t0 >= 0.021);
-    assert_true(enqueued - t0 < 0.02); /* the call does not wait */
+    assert_true(d->ops->now(d) - t0 >= 0.401);
+    assert_true(enqueued - t0 < 0.3); /* the call does not wait */
     d->ops->stream_destroy(d, s);
     d->ops->mem_free(d, p);
     d->ops->close(d);
