@@ -28,6 +28,7 @@ struct cli {
     char *config_path; /* the file read, or NULL */
     const char ***lists; /* what cli_texts made */
     uint32_t n_lists;
+    struct ifx_assist_section *assist_sections; /* made of values when a model is opened */
     struct ifx_context *context;
     struct ifx_model *model;
     uint32_t max_sequences;      /* for cli_model; 0: 1 */
@@ -40,6 +41,8 @@ struct cli {
 
 extern const struct cli_command *const cli_commands[]; /* ends with NULL; main.c */
 extern const struct cli_option cli_global_options[];   /* ends with a NULL name; options.c */
+/* Keys of the config sections [assist.FORMAT]; their values are "FORMAT=TEXT".  options.c */
+extern const struct cli_option cli_assist_columns, cli_assist_ramp;
 
 /* The option of the command (may be NULL) or among the global ones that is spelled `name` ("--ctx", "-m"); NULL when there is none. */
 const struct cli_option *cli_find_option(const struct cli_command *command, const char *name);

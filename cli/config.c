@@ -8,6 +8,7 @@
  */
 #include "config.h"
 #include "cli_internal.h"
+#include "policy.h"
 #include <ini.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,6 +55,14 @@ static const struct cli_command *command_named(const char *name)
     return NULL;
 }
 
+/* "assist.nvfp4": the policy of an expert format on this machine, as calibrate writes it. */
+static bool is_assist(const char *section)
+{
+    const char *format = section + strlen("assist.");
+    return strncmp(section, "assist.", strlen("assist.")) == 0 && *format &&
+           strspn(format, "abcdefghijklmnopqrstuvwxyz0123456789_") == strlen(format);
+}
+
 /* inih tells sections only with their first key, so an unknown one is found here. */
 static int check_section(struct cli *cli, const char *path, uint32_t line, const char *text, size_t n)
 {
@@ -63,7 +72,7 @@ static int check_section(struct cli *cli, const char *path, uint32_t line, const
     if (end == NULL)
         return cli_usage(cli, "%s, line %u: a section without its ]", path, line);
     snprintf(name, sizeof name, "%.*s", (int)(end - text - 1 < 63 ? end - text - 1 : 63), text + 1);
-    if (strcmp(name, "global") == 0 || command_named(name) != NULL)
+    if (strcmp(name, "global") == 0 || command_named(name) != NULL || is_assist(name))
         return 0;
     names[k++] = "global";
     for (uint32_t i = 0; cli_commands[i] != NULL && k < 33; i++)
@@ -72,7 +81,7 @@ static int check_section(struct cli *cli, const char *path, uint32_t line, const
     const char *near = base_nearest(name, names);
     if (near != NULL)
         return cli_usage(cli, "%s, line %u: unknown section [%s]; did you mean [%s]?", path, line, name, near);
-    return cli_usage(cli, "%s, line %u: unknown section [%s]; sections are [global] and [COMMAND]", path, line, name);
+    return cli_usage(cli, "%s, line %u: unknown section [%s]; sections are [global], [COMMAND] and [assist.FORMAT]", path, line, name);
 }
 
 static int check_lines(struct cli *cli, const char *path, const char *text, uint64_t bytes)
@@ -124,12 +133,37 @@ static const char *switch_value(const char *text)
     return NULL;
 }
 
+static int on_assist_key(struct config_parse *c, const char *format, const char *key, const char *value)
+{
+    static const char *const keys[] = {"max-columns", "ramp", NULL};
+    static const struct ifx_ramp_point point = {1, 0};
+    static const struct ifx_assist_policy any = {.struct_size = sizeof any, .max_columns = 1, .n_points = 1, .points = &point};
+    struct offload_policy policy;
+    bool columns = strcmp(key, keys[0]) == 0;
+    int64_t n;
+    if (!columns && strcmp(key, keys[1]) != 0) {
+        const char *near = base_nearest(key, keys);
+        return near != NULL ? refuse(c, "unknown key %s in [assist.%s]; did you mean %s?", key, format, near)
+                            : refuse(c, "unknown key %s in [assist.%s]; keys are max-columns and ramp", key, format);
+    }
+    if (columns ? base_parse_i64(value, key, 1, 1 << 16, &n) : offload_policy_make(&any, 0, value, &policy))
+        return refuse(c, "[assist.%s] %s", format, base_error_text());
+    if (c->source_wanted != CLI_FROM_GLOBAL_SECTION)
+        return 1;
+    char *text = base_format("%s=%s", format, value);
+    int failed = text == NULL || cli_add_value(c->cli, columns ? &cli_assist_columns : &cli_assist_ramp, text, CLI_FROM_GLOBAL_SECTION, c->line);
+    base_free(text);
+    return failed ? refuse(c, "no memory") : 1;
+}
+
 static int on_key(void *user, const char *section, const char *key, const char *value)
 {
     struct config_parse *c = user;
     char name[72];
     if (c->failed)
         return 0;
+    if (is_assist(section))
+        return on_assist_key(c, section + strlen("assist."), key, value);
     const struct cli_command *command = command_named(section);
     if (command == NULL && strcmp(section, "global") != 0)
         return refuse(c, "a key before the first section; start with [global]");

@@ -126,6 +126,36 @@ static int read_bytes(struct cli *cli, const char *name, uint64_t *out)
     return text != NULL && base_parse_bytes(text, name, out) ? cli_usage(cli, "%s", base_error_text()) : 0;
 }
 
+/* Later values of a format stand before earlier ones: what counts most is found first. */
+static int assist_sections(struct cli *cli, struct ifx_offload_options *o)
+{
+    uint64_t bytes = ((uint64_t)cli->n_values + 1) * sizeof *cli->assist_sections;
+    for (uint32_t i = 0; i < cli->n_values; i++)
+        bytes += strlen(cli->values[i].text) + 1;
+    base_free(cli->assist_sections);
+    cli->assist_sections = base_calloc(bytes, 1);
+    if (cli->assist_sections == NULL)
+        return cli_fail(cli);
+    char *text = (char *)(cli->assist_sections + cli->n_values + 1);
+    for (uint32_t i = cli->n_values; i > 0; i--) {
+        const struct cli_value *v = &cli->values[i - 1];
+        bool columns = v->option == &cli_assist_columns;
+        int64_t n = 0;
+        if (!columns && v->option != &cli_assist_ramp)
+            continue;
+        memcpy(text, v->text, strlen(v->text) + 1);
+        char *value = strchr(text, '=');
+        *value++ = 0;
+        if (columns && base_parse_i64(value, "max-columns", 1, 1 << 16, &n))
+            return cli_fail(cli);
+        cli->assist_sections[o->n_sections++] =
+            (struct ifx_assist_section){.format = text, .max_columns = (uint32_t)n, .ramp = columns ? NULL : value};
+        text = value + strlen(value) + 1;
+    }
+    o->sections = cli->assist_sections;
+    return 0;
+}
+
 static int offload_options(struct cli *cli, struct ifx_offload_options *o)
 {
     int64_t columns, threads;
@@ -145,7 +175,7 @@ static int offload_options(struct cli *cli, struct ifx_offload_options *o)
     static const struct ifx_assist_policy any = {.struct_size = sizeof any, .max_columns = 1, .n_points = 1, .points = &point};
     if (offload_mode_parse(o->assist, &mode) || (o->assist_ramp != NULL && offload_policy_make(&any, 0, o->assist_ramp, &policy)))
         return cli_usage(cli, "%s", base_error_text());
-    return 0;
+    return assist_sections(cli, o);
 }
 
 int cli_model(struct cli *cli, const char *path, struct ifx_model **out)

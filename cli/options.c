@@ -40,6 +40,9 @@ const struct cli_option cli_global_options[] = {
     {NULL, NULL, NULL, false},
 };
 
+const struct cli_option cli_assist_columns = {"max-columns", "N", "widest prompt step with help", false};
+const struct cli_option cli_assist_ramp = {"ramp", "POINTS", "share of the misses that crosses the link", false};
+
 const char *cli_option_name(const struct cli_option *option)
 {
     const char *comma = strstr(option->name, ", ");
@@ -398,5 +401,6 @@ void cli_free(struct cli *cli)
         base_free(cli->lists[i]);
     base_free(cli->lists);
     base_free(cli->config_path);
+    base_free(cli->assist_sections);
     *cli = (struct cli){0};
 }

@@ -30,11 +30,19 @@ int32_t ifx_device_open(struct ifx_context *c, const char *name, struct ifx_devi
 
 /* ---- model ---- */
 
+/* A config section [assist.FORMAT]: the policy of an expert format on this machine. */
+struct ifx_assist_section {
+    const char *format;
+    uint32_t max_columns; /* 0: not given */
+    const char *ramp;     /* NULL: not given */
+};
 /* Experts that do not fit the device (core/offload).  Zeroed: everything at its default. */
 struct ifx_offload_options {
     const char *assist;          /* NULL or "ramp", "balance", "off" */
     uint32_t assist_max_columns; /* 0: the bank's policy (or the config section of this machine) */
     const char *assist_ramp;     /* "64:77,255:104" or NULL */
+    const struct ifx_assist_section *sections; /* for what the two above leave open */
+    uint32_t n_sections;
     uint64_t vram_budget;        /* bytes the program may take of the device; 0: what is free */
     uint64_t ram_budget;         /* bytes of host memory; 0: what the machine and its cgroup allow */
     uint32_t cpu_threads;        /* workers for experts; 0: all of the pool */

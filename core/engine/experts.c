@@ -84,9 +84,17 @@ static void say(const struct ifx_model *m, uint32_t mode, uint32_t frames, uint3
 static int32_t make_policies(struct ifx_model *m, const struct ifx_offload_options *o, uint32_t *mode)
 {
     const struct ifx_assist_policy *bank = registry_policy(m->bank_ops);
+    uint32_t columns = o->assist_max_columns;
+    const char *ramp = o->assist_ramp;
     int32_t st = offload_mode_parse(o->assist, mode);
+    for (uint32_t i = 0; i < o->n_sections; i++) {
+        if (strcmp(o->sections[i].format, m->expert_format) != 0)
+            continue;
+        columns = columns ? columns : o->sections[i].max_columns;
+        ramp = ramp ? ramp : o->sections[i].ramp;
+    }
     if (!st)
-        st = offload_policy_make(bank, o->assist_max_columns, o->assist_ramp, &m->policy);
+        st = offload_policy_make(bank, columns, ramp, &m->policy);
     m->policies = st ? NULL : base_calloc(m->desc->n_moe, sizeof *m->policies);
     for (uint32_t i = 0; m->policies && i < m->desc->n_moe; i++)
         m->policies[i] = &m->policy.policy;

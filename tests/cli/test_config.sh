@@ -24,6 +24,10 @@ refused 'threads (' '[global]\nthreads = 1k\n'
 refused 'line 2): "1k"' '[global]\nthreads = 1k\n'
 # Keys of other commands are checked too, so that a file is good or bad whatever is run.
 refused 'line 2: unknown key tempreature in [run]' '[run]\ntempreature = 0.1\n'
+refused 'line 2: unknown key rmp in [assist.nvfp4]; did you mean ramp?' '[assist.nvfp4]\nrmp = 64:77\n'
+refused 'line 2: [assist.int8] --assist-ramp 64:300' '[assist.int8]\nramp = 64:300\n'
+refused 'line 2: [assist.int8] max-columns' '[assist.int8]\nmax-columns = 0\n'
+refused 'line 1: unknown section [assist.]' '[assist.]\nramp = 64:77\n'
 expect 2 "$INFERNIX" --config "$tmp/missing.ini" plugins
 err_has missing.ini
 
@@ -36,6 +40,11 @@ threads() { # CONTENT ARGUMENTS...: threads in force
 same '[global]' 3 "$(threads '[global]\nthreads = 3\n')"
 same '[trace] over [global]' 2 "$(threads '[trace]\nthreads = 2\n[global]\nthreads = 3\n')"
 same 'another section' 3 "$(threads '[run]\nthreads = 2\n[global]\nthreads = 3\n')"
+printf '[assist.nvfp4]\nmax-columns = 300\nramp = 64:10,300:20\n[assist.bf16]\nmax-columns = 200\n' >"$tmp/c.ini"
+expect 0 "$INFERNIX" --config "$tmp/c.ini" --device sim run -n 1 --greedy a
+err_has 'up to 300 columns'
+expect 0 "$INFERNIX" --config "$tmp/c.ini" --device sim run -n 1 --greedy a --experts bf16 --assist-max-columns 99
+err_has 'up to 99 columns'
 same 'the command line wins' 1 "$(threads '[trace]\nthreads = 2\n' --threads 1)"
 same 'comments, blank lines, CRLF, no newline at the end' 2 "$(threads '# c\r\n\r\n[global]\r\n; c\r\nthreads = 2 ; c')"
 # INFERNIX_CONFIG and the user's folder.
