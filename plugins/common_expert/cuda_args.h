@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 enum {
-    EXPERT_NARROW_THREADS = 128,
+    EXPERT_NARROW_THREADS = 256,
     EXPERT_WIDE_THREADS = 128,
     EXPERT_WIDE_PANELS = 4,   /* panels of a wide block, one a warp */
     EXPERT_WIDE_COLUMNS = 128 /* most columns of a wide tile */

@@ -16,16 +16,17 @@ extern const unsigned char BANK_CUDA_IMAGE[];
 extern const uint64_t BANK_CUDA_IMAGE_BYTES;
 
 enum {
-    CUDA_NARROW_FIXED = 2048, /* barriers and scratch */
+    CUDA_NARROW_FIXED = 2048, /* barriers, column addresses, scratch */
     CUDA_NARROW_STAGE_BLOCKS = 2,
     CUDA_NARROW_STAGE = CUDA_NARROW_STAGE_BLOCKS * BANK_BLOCK_BYTES,
     CUDA_NARROW_STAGE_K = CUDA_NARROW_STAGE_BLOCKS * BANK_BLOCK_K,
     CUDA_NARROW_STAGES = 8, /* most stages of a ring: what is under way at once */
-    CUDA_NARROW_FLOATS = 4096,
-    CUDA_NARROW_BLOCKS = 4, /* blocks of threads that a multiprocessor holds */
-    CUDA_NARROW_EACH = 16,  /* most panels of a block */
+    CUDA_NARROW_FLOATS = 8192,
+    CUDA_NARROW_BLOCKS = 3, /* blocks of threads that a multiprocessor holds */
+    CUDA_NARROW_EACH = 8,   /* most panels of a block */
+    CUDA_NARROW_MIXED = 2,  /* the same where wide experts are in the call, so that few may be narrow */
     CUDA_NARROW_SHARED = CUDA_NARROW_FIXED + CUDA_NARROW_STAGES * CUDA_NARROW_STAGE + CUDA_NARROW_FLOATS * 4,
-    CUDA_WIDE_SHARED = 512 + EXPERT_WIDE_PANELS * BANK_CUDA_SCRATCH +
+    CUDA_WIDE_SHARED = 1024 + EXPERT_WIDE_PANELS * BANK_CUDA_SCRATCH +
                        BANK_CUDA_STAGES * (EXPERT_WIDE_COLUMNS * BANK_CUDA_STEP * 2 + EXPERT_WIDE_PANELS * BANK_CUDA_RAW)
 };
 _Static_assert(CUDA_NARROW_FLOATS >= IFX_NARROW_COLUMNS * CUDA_NARROW_STAGE_K, "a stage of all columns fits");
@@ -124,12 +125,13 @@ static int32_t expert_launch(const struct expert_side *side, void *stream, uint3
 }
 
 static int32_t expert_launch_narrow(const struct expert_side *side, void *stream, uint32_t kernel, uint32_t panels, uint32_t blocks,
-                                    uint32_t columns, struct expert_cuda_args *args)
+                                    uint32_t columns, int mixed, struct expert_cuda_args *args)
 {
     const uint32_t stages = expert_div_up(blocks, CUDA_NARROW_STAGE_BLOCKS);
     const uint64_t floats = (uint64_t)stages * CUDA_NARROW_STAGE_K * columns;
     const uint64_t each = (uint64_t)panels * args->n_entries / (CUDA_NARROW_BLOCKS * (uint64_t)side->compute->multiprocessors);
-    args->each = each < 1 ? 1 : each < CUDA_NARROW_EACH ? (uint32_t)each : CUDA_NARROW_EACH;
+    const uint32_t most = mixed ? CUDA_NARROW_MIXED : CUDA_NARROW_EACH;
+    args->each = each < 1 ? 1 : each < most ? (uint32_t)each : most;
     const uint64_t total = (uint64_t)stages * args->each;
     args->stages = total < CUDA_NARROW_STAGES ? (uint32_t)total : CUDA_NARROW_STAGES;
     args->x_floats = floats < CUDA_NARROW_FLOATS ? (uint32_t)floats : CUDA_NARROW_FLOATS;
@@ -168,6 +170,7 @@ static int32_t expert_device_forward(void *instance, void *opened, void *stream,
     const struct expert_side *side = opened;
     const struct expert_ws ws = expert_ws_layout(bank, call->n, call->top_k);
     const uint64_t tiles = expert_tile_bound(call);
+    const int mixed = call->widest > IFX_NARROW_COLUMNS;
     const uint32_t narrow = call->widest < IFX_NARROW_COLUMNS ? call->widest : IFX_NARROW_COLUMNS;
     if (call->n_entries == 0 || call->widest == 0 || call->pairs == 0)
         return IFX_OK;
@@ -198,12 +201,12 @@ static int32_t expert_device_forward(void *instance, void *opened, void *stream,
         .down_blocks = bank->down_blocks,
     };
     int32_t status = IFX_OK;
-    if (call->widest > IFX_NARROW_COLUMNS)
+    if (mixed)
         status = expert_launch_wide(bank, side, stream, (uint32_t)tiles, &args);
     if (!status)
-        status = expert_launch_narrow(side, stream, CUDA_NARROW_GATE_UP, bank->gu_panels, bank->gu_blocks, narrow, &args);
+        status = expert_launch_narrow(side, stream, CUDA_NARROW_GATE_UP, bank->gu_panels, bank->gu_blocks, narrow, mixed, &args);
     if (!status)
-        status = expert_launch_narrow(side, stream, CUDA_NARROW_DOWN, bank->down_panels, bank->down_blocks, narrow, &args);
+        status = expert_launch_narrow(side, stream, CUDA_NARROW_DOWN, bank->down_panels, bank->down_blocks, narrow, mixed, &args);
     return status;
 }
 

@@ -79,7 +79,8 @@ template <class F, bool DOWN> struct wide_tile {
     uint8_t *x;           /* ring of column tiles */
     uint8_t *raw;         /* ring of this warp's panel */
     uint8_t *scratch;
-    const uint32_t *index; /* row of each column */
+    const uint16_t *const *columns; /* of the tile; past its end the first again */
+    bool aligned;                   /* they are at 16-byte boundaries */
 
     static const uint32_t X_STAGE = EXPERT_WIDE_COLUMNS * F::KS * 2;
     static const uint32_t RAW_STAGE = EXPERT_WIDE_PANELS * F::RAW_BYTES;
@@ -94,30 +95,28 @@ template <class F, bool DOWN> struct wide_tile {
         asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
     }
 
-    __device__ __forceinline__ void load_columns(uint32_t step, uint32_t rows) const
+    /* The addresses of a thread's pieces lie whole rows of 8 apart, so that their place in a row is one. */
+    template <int MF> __device__ __forceinline__ void load_columns(uint32_t step) const
     {
         const uint32_t chunks = F::KS / 8, per_pass = EXPERT_WIDE_THREADS / chunks;
-        const uint32_t chunk = threadIdx.x % chunks, k = step * F::KS + chunk * 8u;
+        const uint32_t chunk = threadIdx.x % chunks, row = threadIdx.x / chunks, k = step * F::KS + chunk * 8u;
         const uint32_t n = k < k_count ? (k_count - k < 8u ? k_count - k : 8u) : 0u;
-        const uint16_t *base = DOWN ? a.hidden : a.x;
-        const uint64_t ld = DOWN ? a.ldh : a.ldx;
-        const bool aligned = (ld % 8u == 0) && ((uintptr_t)base % 16u == 0);
-        const uint32_t stage = ifx_smem(x) + step % F::STAGES * X_STAGE;
-        for (uint32_t r = threadIdx.x / chunks; r < rows; r += per_pass) {
-            const uint32_t to = stage + r * (F::KS * 2u) + ((chunk ^ (r % 8u)) * 16u);
-            const uint32_t valid = r < t.count ? n : 0u;
-            const uint16_t *from = base + index[r] * ld + (valid ? k : 0u);
+        const uint64_t skip = n ? k : 0u;
+        const uint32_t to = ifx_smem(x) + step % F::STAGES * X_STAGE + row * (F::KS * 2u) + ((chunk ^ (row % 8u)) * 16u);
+#pragma unroll
+        for (uint32_t i = 0; i < MF * 16u / per_pass; i++) {
+            const uint16_t *from = columns[row + i * per_pass] + skip;
             if (aligned)
-                ifx_copy16(to, from, valid * 2u);
+                ifx_copy16(to + i * (per_pass * F::KS * 2u), from, n * 2u);
             else
-                gather(to, from, valid);
+                gather(to + i * (per_pass * F::KS * 2u), from, n);
         }
     }
 
-    __device__ __forceinline__ void load(uint32_t step, uint32_t rows) const
+    template <int MF> __device__ __forceinline__ void load(uint32_t step) const
     {
         if (step < steps) {
-            load_columns(step, rows);
+            load_columns<MF>(step);
             if (panel != NULL)
                 F::copy(ifx_smem(raw) + step % F::STAGES * RAW_STAGE, panel, step, blocks, threadIdx.x % 32u);
         }
@@ -128,7 +127,7 @@ template <class F, bool DOWN> struct wide_tile {
     {
         const uint32_t lane = threadIdx.x % 32u;
         const uint8_t *bytes = raw + step % F::STAGES * RAW_STAGE;
-        const uint32_t columns = ifx_smem(x) + step % F::STAGES * X_STAGE + (lane % 16u) * (F::KS * 2u);
+        const uint32_t tile = ifx_smem(x) + step % F::STAGES * X_STAGE + (lane % 16u) * (F::KS * 2u);
         F::prepare(bytes, lane, scratch);
 #pragma unroll
         for (uint32_t j = 0; j < F::KS / 16; j++) {
@@ -140,7 +139,7 @@ template <class F, bool DOWN> struct wide_tile {
 #pragma unroll
             for (uint32_t m = 0; m < MF; m++) {
                 uint32_t v[4];
-                ifx_load_matrix(v, columns + m * (16u * F::KS * 2u) + chunk);
+                ifx_load_matrix(v, tile + m * (16u * F::KS * 2u) + chunk);
 #pragma unroll
                 for (uint32_t f = 0; f < 4; f++)
                     ifx_mma(acc[m][f], v, b[f][0], b[f][1]);
@@ -213,11 +212,11 @@ template <class F, bool DOWN> struct wide_tile {
                 for (uint32_t i = 0; i < 4; i++)
                     acc[m][f][i] = 0.0f;
         for (uint32_t s = 0; s + 1u < F::STAGES; s++)
-            load(s, MF * 16);
+            load<MF>(s);
         for (uint32_t s = 0; s < steps; s++) {
             ifx_copy_wait<F::STAGES - 2>();
             __syncthreads();
-            load(s + F::STAGES - 1u, MF * 16);
+            load<MF>(s + F::STAGES - 1u);
             if (panel != NULL)
                 multiply<MF>(s, acc);
         }
@@ -237,7 +236,7 @@ template <class F, bool DOWN> IFX_DEV void wide_kernel(const struct expert_cuda_
         return;
     const uint32_t warp = threadIdx.x / 32u, p = blockIdx.x * EXPERT_WIDE_PANELS + warp;
     wide_tile<F, DOWN> w = {a, a.tiles[blockIdx.y]};
-    uint32_t *index = (uint32_t *)shared;
+    const uint16_t **columns = (const uint16_t **)shared;
     if (w.t.count == 0)
         return;
     w.record = (const uint8_t *)a.records[w.t.entry];
@@ -247,13 +246,14 @@ template <class F, bool DOWN> IFX_DEV void wide_kernel(const struct expert_cuda_
     w.panel = NULL;
     if (p < (DOWN ? a.down_panels : a.gu_panels))
         w.panel = w.record + (DOWN ? a.down_offset : (uint64_t)F::HEADER) + (uint64_t)p * w.blocks * F::BLOCK_BYTES;
-    w.index = index;
-    w.scratch = shared + 512 + warp * F::SCRATCH_BYTES;
-    w.x = shared + 512 + EXPERT_WIDE_PANELS * F::SCRATCH_BYTES;
+    w.columns = columns;
+    w.aligned = (DOWN ? a.ldh % 8u == 0 && (uintptr_t)a.hidden % 16u == 0 : a.ldx % 8u == 0 && (uintptr_t)a.x % 16u == 0);
+    w.scratch = shared + 1024 + warp * F::SCRATCH_BYTES;
+    w.x = shared + 1024 + EXPERT_WIDE_PANELS * F::SCRATCH_BYTES;
     w.raw = w.x + F::STAGES * wide_tile<F, DOWN>::X_STAGE + warp * F::RAW_BYTES;
     if (threadIdx.x < EXPERT_WIDE_COLUMNS) {
         const uint32_t c = threadIdx.x < w.t.count ? threadIdx.x : 0u, at = w.t.offset + w.t.from + c;
-        index[threadIdx.x] = DOWN ? at : a.rows[at] / a.top_k;
+        columns[threadIdx.x] = DOWN ? a.hidden + at * a.ldh : a.x + (uint64_t)(a.rows[at] / a.top_k) * a.ldx;
     }
     __syncthreads();
     switch ((w.t.count + 31u) / 32u) {
@@ -267,12 +267,12 @@ template <class F, bool DOWN> IFX_DEV void wide_kernel(const struct expert_cuda_
 /* The kernels of a bank, all four; F in an unnamed namespace of the file that says this. */
 #define EXPERT_CUDA_KERNELS(F)                                                                                                        \
     extern __shared__ __align__(128) uint8_t expert_shared[];                                                                         \
-    extern "C" __global__ void __launch_bounds__(EXPERT_NARROW_THREADS, 4)                                                             \
+    extern "C" __global__ void __launch_bounds__(EXPERT_NARROW_THREADS, 3)                                                             \
         expert_narrow_gate_up(const __grid_constant__ struct expert_cuda_args a)                                                      \
     {                                                                                                                                 \
         narrow_kernel<F, false>(a, expert_shared);                                                                                    \
     }                                                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(EXPERT_NARROW_THREADS, 4)                                                             \
+    extern "C" __global__ void __launch_bounds__(EXPERT_NARROW_THREADS, 3)                                                             \
         expert_narrow_down(const __grid_constant__ struct expert_cuda_args a)                                                         \
     {                                                                                                                                 \
         narrow_kernel<F, true>(a, expert_shared);                                                                                     \

@@ -30,17 +30,18 @@ struct bf16_bank {
 
     /* ---- narrow ---- */
 
-    static __device__ __forceinline__ void open(const uint8_t *block, uint32_t warp, uint32_t lane, uint32_t *scratch)
+    static __device__ __forceinline__ void open(const uint8_t *stage, uint32_t warp, uint32_t lane, uint32_t *scratch)
     {
-        (void)block;
+        (void)stage;
         (void)warp;
         (void)lane;
         (void)scratch;
     }
 
-    static __device__ __forceinline__ void decode(const uint8_t *block, uint32_t row, uint32_t slot, uint32_t l, const uint32_t *scratch,
-                                                  float *w)
+    static __device__ __forceinline__ void decode(const uint8_t *block, uint32_t b, uint32_t row, uint32_t slot, uint32_t l,
+                                                  const uint32_t *scratch, float *w)
     {
+        (void)b;
         (void)slot;
         (void)scratch;
         const uint32_t word = *(const uint32_t *)(block + row * 64u + l * 4u);
@@ -53,10 +54,11 @@ struct bf16_bank {
     static __device__ __forceinline__ void copy(uint32_t to, const uint8_t *panel, uint32_t step, uint32_t blocks, uint32_t lane)
     {
         const uint32_t second = 2u * step + 1u < blocks ? 16u : 0u;
-        const uint8_t *from = panel + (uint64_t)step * (2 * BLOCK_BYTES);
-        for (uint32_t i = lane; i < BLOCK_BYTES / 16; i += 32u) {
-            ifx_copy16(to + i * 16u, from + i * 16u, 16u);
-            ifx_copy16(to + BLOCK_BYTES + i * 16u, second ? from + BLOCK_BYTES + i * 16u : from, second);
+        const uint8_t *from = panel + (uint64_t)step * (2 * BLOCK_BYTES) + lane * 16u, *after = second ? from + BLOCK_BYTES : from;
+#pragma unroll
+        for (uint32_t i = 0; i < BLOCK_BYTES; i += 512u) {
+            ifx_copy16(to + lane * 16u + i, from + i, 16u);
+            ifx_copy16(to + BLOCK_BYTES + lane * 16u + i, after + i, second);
         }
     }
 

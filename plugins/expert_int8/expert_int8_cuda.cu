@@ -30,18 +30,19 @@ struct int8_bank {
 
     /* ---- narrow ---- */
 
-    static __device__ __forceinline__ void open(const uint8_t *block, uint32_t warp, uint32_t lane, uint32_t *scratch)
+    static __device__ __forceinline__ void open(const uint8_t *stage, uint32_t warp, uint32_t lane, uint32_t *scratch)
     {
-        (void)block;
+        (void)stage;
         (void)warp;
         (void)lane;
         (void)scratch;
     }
 
     /* A code whose sign bit is turned over is the code plus 128: the last byte of 2^23 + 128 + code. */
-    static __device__ __forceinline__ void decode(const uint8_t *block, uint32_t row, uint32_t slot, uint32_t l, const uint32_t *scratch,
-                                                  float *w)
+    static __device__ __forceinline__ void decode(const uint8_t *block, uint32_t b, uint32_t row, uint32_t slot, uint32_t l,
+                                                  const uint32_t *scratch, float *w)
     {
+        (void)b;
         (void)slot;
         (void)scratch;
         const uint8_t *line = block + row * 64u + l;
@@ -58,9 +59,13 @@ struct int8_bank {
     static __device__ __forceinline__ void copy(uint32_t to, const uint8_t *panel, uint32_t step, uint32_t blocks, uint32_t lane)
     {
         (void)blocks;
-        for (uint32_t i = lane; i < BLOCK_BYTES / 16; i += 32u)
-            ifx_copy16(to + (i < 128u ? i / 4u * 80u + i % 4u * 16u : 32u * 80u + (i - 128u) * 16u),
-                       panel + (uint64_t)step * BLOCK_BYTES + i * 16u, 16u);
+        const uint8_t *from = panel + (uint64_t)step * BLOCK_BYTES + lane * 16u;
+        const uint32_t line = to + lane / 4u * 80u + lane % 4u * 16u;
+#pragma unroll
+        for (uint32_t i = 0; i < 4u; i++) /* 8 lines each */
+            ifx_copy16(line + i * (8u * 80u), from + i * 512u, 16u);
+        if (lane < 32u * BANK_ROW_SCALES / 16u)
+            ifx_copy16(to + 32u * 80u + lane * 16u, from + 2048, 16u);
     }
 
     /* scratch[row][group]: the scale as float32. */

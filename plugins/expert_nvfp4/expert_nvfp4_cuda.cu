@@ -27,12 +27,12 @@ struct nvfp4 {
         return ((const float *)record)[matrix];
     }
 
-    /* scratch[slot][pair]: scales of the groups 1 3, 5 7, 0 2, 4 6 as binary16, as decode has the codes in pairs. */
-    static __device__ __forceinline__ void open(const uint8_t *block, uint32_t warp, uint32_t lane, uint32_t *scratch)
+    /* scratch[block][slot][pair]: scales of the groups 1 3, 5 7, 0 2, 4 6 as binary16, as decode has the codes in pairs. */
+    static __device__ __forceinline__ void open(const uint8_t *stage, uint32_t warp, uint32_t lane, uint32_t *scratch)
     {
-        const uint32_t slot = lane / 4u, pair = lane % 4u, row = 8u * (slot / 2u) + 2u * warp + slot % 2u;
-        const uint32_t four = *(const uint32_t *)(block + 32 * 64 + row * BANK_ROW_SCALES + 4u * (pair % 2u));
-        const uint32_t two = __byte_perm(four, 0u, pair < 2u ? 0x4431u : 0x4420u);
+        const uint32_t slot = lane / 4u % 4u, pair = lane % 4u, row = 16u * (slot / 2u) + 2u * warp + slot % 2u;
+        const uint8_t *scales = stage + lane / 16u * BLOCK_BYTES + 32 * 64 + row * BANK_ROW_SCALES;
+        const uint32_t two = __byte_perm(*(const uint32_t *)(scales + 4u * (pair % 2u)), 0u, pair < 2u ? 0x4431u : 0x4420u);
         uint32_t halves;
         asm("{.reg .b16 e;\ncvt.u16.u32 e, %1;\ncvt.rn.f16x2.e4m3x2 %0, e;\n}" : "=r"(halves) : "r"(two));
         __syncwarp();
@@ -47,11 +47,11 @@ struct nvfp4 {
         return r;
     }
 
-    static __device__ __forceinline__ void decode(const uint8_t *block, uint32_t row, uint32_t slot, uint32_t l, const uint32_t *scratch,
-                                                  float *w)
+    static __device__ __forceinline__ void decode(const uint8_t *block, uint32_t b, uint32_t row, uint32_t slot, uint32_t l,
+                                                  const uint32_t *scratch, float *w)
     {
         const uint32_t word = *(const uint32_t *)(block + row * 64u + l * 4u);
-        const uint4 scale = *(const uint4 *)(scratch + 4u * slot);
+        const uint4 scale = *(const uint4 *)(scratch + 16u * b + 4u * slot);
         /* upper bytes of binary16 */
         const uint32_t odd = ifx_and_or(word, 0x80808080u, word >> 3 & 0x0e0e0e0eu);
         const uint32_t even = ifx_and_or(word << 4, 0x80808080u, word << 1 & 0x0e0e0e0eu);
@@ -70,8 +70,11 @@ struct nvfp4 {
     static __device__ __forceinline__ void copy(uint32_t to, const uint8_t *panel, uint32_t step, uint32_t blocks, uint32_t lane)
     {
         (void)blocks;
-        for (uint32_t i = lane; i < BLOCK_BYTES / 16; i += 32u)
-            ifx_copy16(to + i * 16u, panel + (uint64_t)step * BLOCK_BYTES + i * 16u, 16u);
+        const uint8_t *from = panel + (uint64_t)step * BLOCK_BYTES + lane * 16u;
+#pragma unroll
+        for (uint32_t i = 0; i < BLOCK_BYTES / 16; i += 32u)
+            if (i + lane < BLOCK_BYTES / 16)
+                ifx_copy16(to + (i + lane) * 16u, from + i * 16u, 16u);
     }
 
     /* scratch[row][group]: the scales times 2^119 as bf16. */
