@@ -4,7 +4,8 @@
  * is that of kv_skeleton.h, the host side is kv_skeleton_cuda.h.
  *
  *   struct my_rows {
- *       enum { DIRECT = 0 };   1: a row is head_dim bf16 and is read as it lies (load is not called)
+ *       enum { DIRECT = 0,     1: a row is head_dim bf16 and is read as it lies (load is not called)
+ *              WARPS = 4 };    of a decode block where there is shared memory enough: 8 for short rows that take work to load
  *       static __device__ void load(const uint8_t *row, uint32_t d, uint32_t i, uint32_t out[4]);
  *                              values i .. i + 7 (i a multiple of 8) as bf16, in pairs, the lower index in the lower half;
  *                              row may lie at any even address
@@ -15,7 +16,7 @@
  *
  * Attention: products on tensor cores with bf16 inputs and float32 sums, the softmax online in float32 over tiles of tokens.
  *   decode (at most 16 query rows, columns times group, or a list of tokens for each column): the tokens are cut into parts,
- *     one a block; in a block four warps take 16 tokens each in turn, every warp with a ring of its own in shared memory, and
+ *     one a block; in a block four or eight warps take 16 tokens each in turn, every warp with a ring of its own in shared memory, and
  *     are merged at the end.  kv_merge joins the parts in ascending order.
  *   prefill: 64 query rows a block, 16 a warp; the warps share tiles of K and V.  Cut into parts only when there are few blocks.
  * Where it is cut depends on the position of the last column, read on the device, and on the shape of the call.
@@ -236,9 +237,10 @@ IFX_DEV uint32_t ifx_kvc_limit(const struct ifx_kvc_args &a, const struct ifx_kv
 }
 
 /* Q of `size` rows as bf16; rows that are none become zero. */
-template <int DP> IFX_DEV void ifx_kvc_load_q(const struct ifx_kvc_args &a, const struct ifx_kvc_work &w, uint32_t size, uint8_t *q)
+template <int DP, int THREADS> IFX_DEV void ifx_kvc_load_q(const struct ifx_kvc_args &a, const struct ifx_kvc_work &w, uint32_t size, uint8_t *q)
 {
-    for (uint32_t i = threadIdx.x; i < size * (DP / 8); i += IFX_KVC_THREADS) {
+#pragma unroll 2
+    for (uint32_t i = threadIdx.x; i < size * (DP / 8); i += THREADS) {
         const uint32_t row = i / (DP / 8), k = i % (DP / 8) * 8u;
         uint32_t v[4] = {0, 0, 0, 0}, query, head;
         if (row < w.rows && k < a.d) {
@@ -319,15 +321,15 @@ IFX_DEV void ifx_kvc_put_sums(const struct ifx_kvc_args &a, uint32_t query, uint
 
 /* ---- decode ---- */
 
-template <class F, int DP> IFX_DEV void ifx_kvc_decode_kernel(const struct ifx_kvc_args &a, uint8_t *shared)
+template <class F, int DP, int W> IFX_DEV void ifx_kvc_decode_kernel(const struct ifx_kvc_args &a, uint8_t *shared)
 {
     const uint32_t warp = threadIdx.x / 32u, lane = threadIdx.x % 32u, g = lane / 4u;
     const struct ifx_kvc_work w = ifx_kvc_open_work<false>(a);
     const uint32_t row = F::DIRECT ? DP * 2u : a.raw_stride, stage = 2u * 16u * row;
     uint8_t *q = shared + 2048, *tile = q + IFX_KVC_DECODE_ROWS * DP * 2u + warp * (16u * DP * 2u);
-    uint8_t *area = q + IFX_KVC_DECODE_ROWS * DP * 2u + (F::DIRECT ? 0u : 4u * 16u * DP * 2u), *ring = area + warp * a.stages * stage;
+    uint8_t *area = q + IFX_KVC_DECODE_ROWS * DP * 2u + (F::DIRECT ? 0u : W * 16u * DP * 2u), *ring = area + warp * a.stages * stage;
     uint8_t *offsets = shared + warp * (4u * 32u); /* [stage][K, V][16] */
-    const uint32_t tiles = w.t1 > w.t0 + 16u * warp ? (w.t1 - w.t0 - 16u * warp + 63u) / 64u : 0u; /* this warp's */
+    const uint32_t tiles = w.t1 > w.t0 + 16u * warp ? (w.t1 - w.t0 - 16u * warp + 16u * W - 1u) / (16u * W) : 0u; /* this warp's */
     struct ifx_kvc_state<DP> x;
     x.clear();
     x.limit[0] = ifx_kvc_limit(a, w, g);
@@ -336,7 +338,7 @@ template <class F, int DP> IFX_DEV void ifx_kvc_decode_kernel(const struct ifx_k
 
     for (uint32_t i = 0, asked = 0; i < tiles + a.stages; i++) {
         if (i >= a.stages) { /* the tile asked for `stages` turns ago */
-            const uint32_t now = i - a.stages, slot = now % a.stages, t = w.t0 + (now * 4u + warp) * 16u;
+            const uint32_t now = i - a.stages, slot = now % a.stages, t = w.t0 + (now * W + warp) * 16u;
             uint8_t *k = ring + slot * stage, *v = k + 16u * row;
             float s[2][4];
             switch (a.stages) {
@@ -370,7 +372,7 @@ template <class F, int DP> IFX_DEV void ifx_kvc_decode_kernel(const struct ifx_k
         }
         if (asked < tiles) {
             const uint32_t slot = asked % a.stages;
-            const uint64_t k = ifx_kvc_address(a, w, w.t0 + (asked * 4u + warp) * 16u + lane % 16u);
+            const uint64_t k = ifx_kvc_address(a, w, w.t0 + (asked * W + warp) * 16u + lane % 16u);
             const uint64_t v = k != 0 ? k + a.page_tokens * a.row_bytes : 0;
             if (!F::DIRECT && lane < 16u) {
                 offsets[slot * 32u + lane] = (uint8_t)ifx_kvc_offset(k);
@@ -382,7 +384,7 @@ template <class F, int DP> IFX_DEV void ifx_kvc_decode_kernel(const struct ifx_k
         }
         ifx_copy_commit();
         if (i == 0) {
-            ifx_kvc_load_q<DP>(a, w, IFX_KVC_DECODE_ROWS, q);
+            ifx_kvc_load_q<DP, 32 * W>(a, w, IFX_KVC_DECODE_ROWS, q);
             if (tiles == 0)
                 __syncthreads();
         }
@@ -404,15 +406,15 @@ template <class F, int DP> IFX_DEV void ifx_kvc_decode_kernel(const struct ifx_k
         *(float2 *)(to + 8u * DP) = make_float2(x.o[f][2], x.o[f][3]);
     }
     __syncthreads();
-    for (uint32_t r = threadIdx.x / (DP / 4); r < w.rows; r += IFX_KVC_THREADS / (DP / 4)) {
+    for (uint32_t r = threadIdx.x / (DP / 4); r < w.rows; r += 32u * W / (DP / 4)) {
         const uint32_t k = threadIdx.x % (DP / 4) * 4u;
         float top = -INFINITY, l = 0.0f, o[4] = {0.0f, 0.0f, 0.0f, 0.0f};
         uint32_t query, head;
 #pragma unroll
-        for (uint32_t p = 0; p < 4u; p++)
+        for (uint32_t p = 0; p < W; p++)
             top = fmaxf(top, sums[(p * 16u + r) * 2u]);
 #pragma unroll
-        for (uint32_t p = 0; p < 4u; p++) {
+        for (uint32_t p = 0; p < W; p++) {
             const float m = sums[(p * 16u + r) * 2u], share = sums[(p * 16u + r) * 2u + 1u];
             const float f = m == -INFINITY && share == 0.0f ? 0.0f : exp2f(m - top);
             const float4 v = *(const float4 *)(acc + (p * 16u + r) * DP + k);
@@ -531,7 +533,7 @@ template <class F, int DP, int TT> IFX_DEV void ifx_kvc_prefill_kernel(const str
     x.clear();
     x.limit[0] = ifx_kvc_limit(a, p.w, g);
     x.limit[1] = ifx_kvc_limit(a, p.w, g + 8u);
-    ifx_kvc_load_q<DP>(a, p.w, IFX_KVC_PREFILL_ROWS, p.q);
+    ifx_kvc_load_q<DP, IFX_KVC_THREADS>(a, p.w, IFX_KVC_PREFILL_ROWS, p.q);
     p.run(x, ifx_kvc_limit(a, p.w, 0));
     x.finish();
 #pragma unroll
@@ -597,15 +599,17 @@ template <class F> IFX_DEV void ifx_kvc_append_kernel(const struct ifx_kvc_args 
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 #define IFX_KVC_PREFILL_TOKENS 32 /* a block has at most 99 KiB of shared memory */
+#define IFX_KVC_DECODE_WARPS(F) 4
 #else
 #define IFX_KVC_PREFILL_TOKENS 64
+#define IFX_KVC_DECODE_WARPS(F) F::WARPS
 #endif
 
 #define IFX_KVC_KERNELS_OF(F, DP)                                                                                 \
-    extern "C" __global__ void __launch_bounds__(IFX_KVC_THREADS)                                                 \
+    extern "C" __global__ void __launch_bounds__(32 * IFX_KVC_DECODE_WARPS(F))                                    \
         kv_decode_##DP(const __grid_constant__ struct ifx_kvc_args a)                                             \
     {                                                                                                             \
-        ifx_kvc_decode_kernel<F, DP>(a, ifx_kvc_memory);                                                          \
+        ifx_kvc_decode_kernel<F, DP, IFX_KVC_DECODE_WARPS(F)>(a, ifx_kvc_memory);                                 \
     }                                                                                                             \
     extern "C" __global__ void __launch_bounds__(IFX_KVC_THREADS)                                                 \
         kv_prefill_##DP(const __grid_constant__ struct ifx_kvc_args a)                                            \

@@ -13,7 +13,7 @@
 
 #include <stdint.h>
 
-#define IFX_KVC_THREADS 128u /* of a block, of every kernel */
+#define IFX_KVC_THREADS 128u /* of a block; decode has 256 where rows must be decoded */
 #define IFX_KVC_DECODE_ROWS 16u /* query rows of a block, whose warps share the tokens */
 #define IFX_KVC_PREFILL_ROWS 64u /* query rows of a block, 16 a warp */
 #define IFX_KVC_MAX_SPLITS 512u /* parts that kv_merge joins */
@@ -54,7 +54,8 @@ struct ifx_kvc_args {
 #ifndef __CUDACC__
 #include <infernix/kv_skeleton.h>
 
-#define IFX_KVC_DIRECT 1u /* stored rows are bf16: they are read as they lie */
+#define IFX_KVC_DIRECT 1u /* DIRECT of the kernels is 1 */
+#define IFX_KVC_EIGHT 2u  /* WARPS of the kernels is 8 */
 
 struct ifx_kvc {
     const struct ifx_compute *compute;
@@ -63,6 +64,7 @@ struct ifx_kvc {
     uint32_t pad_dim; /* head_dim as the kernels see it: 64, 128 or 256 */
     uint32_t raw_stride;
     uint32_t stages;
+    uint32_t decode_warps;
     uint32_t flags;
     uint32_t decode_shared, prefill_shared;
 };
@@ -82,10 +84,12 @@ static inline void ifx_kvc_close(void *kv, void *opened)
 static inline void ifx_kvc_shared(struct ifx_kvc *c)
 {
     const uint32_t row = c->pad_dim * 2u, tile = c->compute->arch >= 100u ? 32u : 64u, direct = c->flags & IFX_KVC_DIRECT;
-    const uint32_t stage = 4u * 2u * 16u * (direct ? row : c->raw_stride);
-    const uint32_t fixed = 2048u + IFX_KVC_DECODE_ROWS * row + (direct ? 0u : 4u * 16u * row);
-    const uint32_t merge = 4u * 16u * c->pad_dim * 4u;
+    const uint32_t warps = c->flags & IFX_KVC_EIGHT && c->compute->arch < 100u ? 8u : 4u;
+    const uint32_t stage = warps * 2u * 16u * (direct ? row : c->raw_stride);
+    const uint32_t fixed = 2048u + IFX_KVC_DECODE_ROWS * row + (direct ? 0u : warps * 16u * row);
+    const uint32_t merge = warps * 16u * c->pad_dim * 4u;
     uint32_t room = c->compute->max_shared < fixed + stage ? 0u : (c->compute->max_shared - fixed) / stage;
+    c->decode_warps = warps;
     c->stages = room > 4u ? 4u : room < 1u ? 1u : room;
     c->decode_shared = fixed + (c->stages * stage > merge ? c->stages * stage : merge);
     c->prefill_shared = 2048u + IFX_KVC_PREFILL_ROWS * row + tile * (direct ? 2u * row : row + 2u * c->raw_stride);
@@ -209,9 +213,9 @@ static inline struct ifx_kvc_args ifx_kvc_common(const struct ifx_kvs *s, const 
 }
 
 static inline int32_t ifx_kvc_launch(const struct ifx_kvc *c, void *stream, void *kernel, uint32_t x, uint32_t y, uint32_t z,
-                                     uint32_t shared, struct ifx_kvc_args *args)
+                                     uint32_t threads, uint32_t shared, struct ifx_kvc_args *args)
 {
-    const uint32_t grid[3] = {x, y, z}, block[3] = {IFX_KVC_THREADS, 1, 1};
+    const uint32_t grid[3] = {x, y, z}, block[3] = {threads, 1, 1};
     void *list[1] = {args};
     return c->compute->launch(c->compute, stream, kernel, grid, block, shared, list);
 }
@@ -231,7 +235,8 @@ static inline int32_t ifx_kvc_append(void *kv, void *side, void *stream, const s
     a.v = call->v;
     a.ldk = call->ldk;
     a.ldv = call->ldv;
-    return ifx_kvc_launch(c, stream, c->append, (uint32_t)(((uint64_t)call->n * a.n_kv_heads * 2u + 3u) / 4u), 1, 1, 0, &a);
+    return ifx_kvc_launch(c, stream, c->append, (uint32_t)(((uint64_t)call->n * a.n_kv_heads * 2u + 3u) / 4u), 1, 1,
+                          IFX_KVC_THREADS, 0, &a);
 }
 
 /* For ifx_kv_ops.device_attend. */
@@ -270,10 +275,10 @@ static inline int32_t ifx_kvc_attend(void *kv, void *side, void *stream, const s
     a.group = call->n_q_heads / heads;
     a.splits = p.splits;
     a.direct = parts == 1;
-    status = ifx_kvc_launch(c, stream, p.prefill ? c->prefill : c->decode, p.blocks, heads, parts,
+    status = ifx_kvc_launch(c, stream, p.prefill ? c->prefill : c->decode, p.blocks, heads, parts, p.prefill ? IFX_KVC_THREADS : 32u * c->decode_warps,
                             p.prefill ? c->prefill_shared : c->decode_shared, &a);
     if (!status && !a.direct)
-        status = ifx_kvc_launch(c, stream, c->merge, call->n, call->n_q_heads, 1, 0, &a);
+        status = ifx_kvc_launch(c, stream, c->merge, call->n, call->n_q_heads, 1, IFX_KVC_THREADS, 0, &a);
     return status;
 }
 

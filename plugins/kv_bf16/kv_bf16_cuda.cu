@@ -5,7 +5,7 @@
 #include <infernix/kv_skeleton.cuh>
 
 struct bf16_rows {
-    enum { DIRECT = 1 };
+    enum { DIRECT = 1, WARPS = 4 };
 
     static __device__ void load(const uint8_t *row, uint32_t d, uint32_t i, uint32_t out[4])
     {

@@ -5,7 +5,7 @@
 #include <infernix/kv_skeleton.cuh>
 
 struct f32_rows {
-    enum { DIRECT = 0 };
+    enum { DIRECT = 0, WARPS = 4 };
 
     static __device__ __forceinline__ void load(const uint8_t *row, uint32_t d, uint32_t i, uint32_t out[4])
     {

@@ -53,7 +53,7 @@ extern const uint64_t ifx_image_kv_int8_cuda_bytes;
 
 static int32_t kv_int8_device_open(void *kv, const struct ifx_compute *compute, void **side)
 {
-    return ifx_kvc_open(kv, compute, ifx_image_kv_int8_cuda, ifx_image_kv_int8_cuda_bytes, 0, side);
+    return ifx_kvc_open(kv, compute, ifx_image_kv_int8_cuda, ifx_image_kv_int8_cuda_bytes, IFX_KVC_EIGHT, side);
 }
 #endif
 

@@ -5,7 +5,7 @@
 #include <infernix/kv_skeleton.cuh>
 
 struct int8_rows {
-    enum { DIRECT = 0, GROUP = 64 };
+    enum { DIRECT = 0, WARPS = 8, GROUP = 64 };
 
     static __device__ __forceinline__ void load(const uint8_t *row, uint32_t d, uint32_t i, uint32_t out[4])
     {
