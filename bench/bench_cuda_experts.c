@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * bench_cuda_experts.c - speed of the experts of one layer on a CUDA device: bench_cuda_experts HIDDEN INTER EXPERTS TOP_K
- * PEAK_TFLOPS PLUGIN.so ...
+ * TFLOPS COPY_GBS PLUGIN.so ...
  *
  * For each number of columns: the time of one device_forward with an even routing, from a graph of several calls on different
- * records (so that none is found in a cache), and beside it the floor: the bytes of the experts touched at the speed of a
- * copy measured here, or the operations at PEAK_TFLOPS (as measured by a library's product on the same machine).
+ * records (so that none is found in a cache), and beside it the floor: the bytes of the experts touched at COPY_GBS (read and
+ * written by a copy on the device), or the operations at TFLOPS (of a large bf16 product), both as a library reaches them on
+ * the same machine.
  */
 #include "../tests/banks/mini_host.h"
 #include "cuda_timing.h"
@@ -151,8 +152,8 @@ int main(int argc, char **argv)
     static const uint32_t widths[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192};
     const char *only = getenv("IFX_BENCH_COLUMNS"); /* for a profiler */
     struct bench b;
-    if (argc < 7) {
-        fprintf(stderr, "usage: bench_cuda_experts HIDDEN INTER EXPERTS TOP_K PEAK_TFLOPS PLUGIN.so ...\n");
+    if (argc < 8) {
+        fprintf(stderr, "usage: bench_cuda_experts HIDDEN INTER EXPERTS TOP_K TFLOPS COPY_GBS PLUGIN.so ...\n");
         return 2;
     }
     memset(&b, 0, sizeof b);
@@ -162,10 +163,10 @@ int main(int argc, char **argv)
     b.experts = (uint32_t)atoi(argv[3]);
     b.top_k = (uint32_t)atoi(argv[4]);
     b.peak = atof(argv[5]) * 1e12;
-    b.copy_rate = copy_rate(&b.cuda);
-    printf("copy: %.0f GB/s, bytes read and written; experts of %u x %u, %u of %u\n", b.copy_rate * 1e-9, b.shape.hidden, b.shape.inter,
+    b.copy_rate = atof(argv[6]) * 1e9;
+    printf("floors: %.0f GB/s, %s TFLOP/s; experts of %u x %u, %u of %u\n", b.copy_rate * 1e-9, argv[5], b.shape.hidden, b.shape.inter,
            b.top_k, b.experts);
-    for (int i = 6; i < argc; i++) {
+    for (int i = 7; i < argc; i++) {
         mini_host_init(&b.host, 0);
         b.ops = mini_load(argv[i], &b.host);
         if (!b.ops || !b.ops->device_open)

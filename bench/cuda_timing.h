@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cuda_timing.h - what the benches of CUDA kernels share: the time of a graph and the speed of a copy.
+ * cuda_timing.h - what the benches of CUDA kernels share: the time of a graph.
  */
 #ifndef CUDA_TIMING_H
 #define CUDA_TIMING_H
@@ -41,21 +41,6 @@ static double time_graph(struct mini_cuda *m, void *exec)
     }
     qsort(ms, REPEATS, sizeof *ms, by_value);
     return (double)ms[REPEATS / 2] * 1e-3;
-}
-
-static double copy_rate(struct mini_cuda *m)
-{
-    const size_t bytes = (size_t)2 << 30;
-    void *a = mini_device(m, bytes), *b = mini_device(m, bytes), *graph, *exec;
-    mini_must(m->fill((mini_ptr)(uintptr_t)a, 0x35, bytes), "fill");
-    mini_must(m->capture_begin(m->stream, 1), "capture");
-    mini_must(m->on_device((mini_ptr)(uintptr_t)b, (mini_ptr)(uintptr_t)a, bytes, m->stream), "copy");
-    mini_must(m->capture_end(m->stream, &graph), "capture");
-    mini_must(m->graph_make(&exec, graph, 0), "graph");
-    double rate = 2.0 * (double)bytes / time_graph(m, exec);
-    mini_release(m, a);
-    mini_release(m, b);
-    return rate;
 }
 
 #endif
