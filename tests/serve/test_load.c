@@ -139,7 +139,7 @@ static uint64_t resident_kib(void)
 static void test_load(void **state)
 {
     const char *text = getenv("SERVE_LOAD_SECONDS");
-    double seconds = text != NULL ? atof(text) : 8, warm = seconds / 6 > 10 ? 10 : seconds / 2;
+    double seconds = text != NULL ? atof(text) : 8, warm = seconds >= 20 ? 10 : seconds / 2;
     pthread_t threads[CLIENTS];
     int numbers[CLIENTS];
     (void)state;
