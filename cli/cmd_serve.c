@@ -242,6 +242,7 @@ static int set_up(struct cli *cli, struct setup *u)
     if (failed)
         return failed;
     u->o.sampling = gen.g.sampling;
+    u->o.pool = ifx_context_pool(cli->context);
     cli_generation_free(&gen);
     ifx_model_info(u->o.model, &info);
     u->name = model_name(info.path);

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 
+#define WIDE_VOCABULARY 32768u /* from here on it is worth waking other threads to sample */
 #define RATE_SLOTS 10u /* seconds over which recent rates are taken */
 
 struct slot {
@@ -261,7 +262,7 @@ static int32_t pick_task(void *ctx, uint64_t task, uint32_t worker)
 /* After a step of `n` batch members that want tokens: pick them all, hand them on. */
 static void pick_all(struct scheduler *s, uint32_t n)
 {
-    if (n > 1 && s->o.pool != NULL)
+    if (n > 1 && s->o.pool != NULL && s->info.desc->vocab >= WIDE_VOCABULARY)
         base_pool_run(s->o.pool, n, pick_task, s);
     else
         for (uint32_t i = 0; i < n; i++)

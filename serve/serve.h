@@ -14,6 +14,7 @@ typedef int32_t (*serve_force_fn)(void *ctx, const json_t *body, int32_t **ids, 
 
 struct serve_options {
     struct ifx_model *model;  /* opened for max_concurrency sequences; outlives the server */
+    struct base_pool *pool;   /* threads for sampling from large vocabularies, or NULL */
     const char *model_name;   /* as clients see it */
     const char *host;         /* address to bind: IPv4, IPv6 or "localhost" */
     uint16_t port;            /* 0: any free one */

@@ -143,7 +143,7 @@ int32_t serve_start(const struct serve_options *o, struct serve **out)
     int32_t st = open_chat(s);
     if (!st)
         st = log_open(s);
-    struct scheduler_options so = {.model = o->model, .max_concurrency = o->max_concurrency, .max_queue = o->max_queue};
+    struct scheduler_options so = {.model = o->model, .pool = o->pool, .max_concurrency = o->max_concurrency, .max_queue = o->max_queue};
     if (!st)
         st = scheduler_create(&so, &s->scheduler);
     if (!st)
