@@ -30,7 +30,7 @@ static const char help_text[] = "/help          this list\n"
                                 "/stats         tokens and speed so far\n"
                                 "/save FILE     write the conversation as JSON (infernix render reads it)\n"
                                 "/quit          leave (Ctrl-D too)\n"
-                                "Several lines: end a line with \\, or put them between lines of \"\"\".\n"
+                                "Several lines: paste them, end a line with \\, or put them between lines of \"\"\".\n"
                                 "Ctrl-C stops an answer.\n";
 
 struct chat {

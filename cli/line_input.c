@@ -6,6 +6,7 @@
 #include "line_input.h"
 #include <errno.h>
 #include <locale.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,6 +132,13 @@ static void remember(struct line_input *in, const char *text)
 #endif
 }
 
+/* Whether more stands ready than a hand can type: the next lines of what was pasted. */
+static bool pasted(const struct line_input *in)
+{
+    struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
+    return in->terminal && poll(&p, 1, 20) > 0 && (p.revents & POLLIN) != 0;
+}
+
 int line_input_read(struct line_input *in, const char *prompt, struct base_buf *text)
 {
     bool block = false, more = true;
@@ -148,11 +156,13 @@ int line_input_read(struct line_input *in, const char *prompt, struct base_buf *
             continue;
         }
         size_t n = strlen(line);
-        more = block || (n > 0 && line[n - 1] == '\\');
+        bool joined = n > 0 && line[n - 1] == '\\' && !block;
+        more = block || joined;
         if (text->len > 0 && base_buf_add(text, "\n", 1))
             return 0;
-        if (base_buf_add(text, line, n - (more && !block)))
+        if (base_buf_add(text, line, n - joined))
             return 0;
+        more = more || pasted(in);
     }
     if (text->data != NULL)
         remember(in, text->data);
