@@ -25,7 +25,7 @@ INC_OFFLOAD = $(INC_TEXT) -I$(top_srcdir)/core/offload
 INC_ENGINE = $(INC_OFFLOAD) -I$(top_srcdir)/core/engine -I$(top_srcdir)/core
 
 LIB_CORE = $(top_builddir)/core/libinfernix.la
-LIB_DEPS = $(JANSSON_LIBS) $(ZLIB_LIBS) $(PCRE2_LIBS) $(UTF8PROC_LIBS) $(INIH_LIBS)
+LIB_DEPS = $(LIBURING_LIBS) $(JANSSON_LIBS) $(ZLIB_LIBS) $(PCRE2_LIBS) $(UTF8PROC_LIBS) $(INIH_LIBS)
 
 # A plugin: one module, two exported symbols, nothing undefined.
 PLUGIN_LINK = $(IFX_LDFLAGS) -module -avoid-version -shared $(IFX_PLUGIN_DEFS) \

@@ -78,6 +78,8 @@ void artifact_table_close(struct artifact_table *t);
 uint32_t artifact_table_row_bytes(const struct artifact_table *t); /* as stored */
 uint32_t artifact_table_dtype(const struct artifact_table *t);
 float artifact_table_scale(const struct artifact_table *t); /* FP8: of the table; else 1 */
+/* Where a row lies, for whoever reads it himself. */
+void artifact_table_where(const struct artifact_table *t, uint64_t row, int *fd, uint64_t *offset);
 /* Reads n rows from `row` on, as stored; any thread. */
 int32_t artifact_table_read(const struct artifact_table *t, uint64_t row, uint64_t n, void *dst);
 /* A stored row to float32 [cols]. */

@@ -226,6 +226,13 @@ static const struct part *part_of(const struct artifact_table *t, uint64_t row)
     return &t->parts[lo];
 }
 
+void artifact_table_where(const struct artifact_table *t, uint64_t row, int *fd, uint64_t *offset)
+{
+    const struct part *p = part_of(t, row);
+    *fd = p->fd;
+    *offset = p->offset + (row - p->row0) * t->row_bytes;
+}
+
 int32_t artifact_table_read(const struct artifact_table *t, uint64_t row, uint64_t n, void *dst)
 {
     uint8_t *at = dst;

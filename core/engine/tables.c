@@ -1,21 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tables.c - row tables: rows are asked for when a step begins, read by threads of their own, and handed to the family as float32 when it
+ * tables.c - row tables: rows are asked for when a step begins, read in the background, and handed to the family as float32 when it
  * wants them, which is some layers later.
  *
  * A step's rows are sorted and each is looked at once.  Those in the cache are taken from there; the others are read into the step's landing
- * place, ascending, in runs that the reading threads share, and enter the cache afterwards.
+ * place, ascending, and enter the cache afterwards.
  */
 #include "engine.h"
+#include "row_reader.h"
 
-#include <errno.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#define READERS      8u
-#define RUN_ROWS     16u /* rows a reader takes at a time */
 #define CACHE_WAYS   8u
 #define NO_ROW       UINT64_MAX
 
@@ -45,24 +41,9 @@ struct engine_tables {
     struct table *all;
     uint32_t n;
     struct ifx_table_stats stats;
-    /* the readers' work, under the lock */
-    pthread_mutex_t lock;
-    pthread_cond_t work, done;
-    pthread_t threads[READERS];
-    uint32_t n_threads;
-    uint32_t table;      /* being read */
-    uint64_t next, left; /* first missing row that nobody took; rows not yet read of all tables */
-    bool stop;
-    int32_t status; /* of the step's reads: the first failure, and its text */
-    char *error;
+    struct row_reader *reader;
+    int32_t failed; /* of the step's reads */
 };
-
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- cache ---- */
 
@@ -123,61 +104,6 @@ static void cache_put(struct row_cache *c, uint64_t id, uint32_t row_bytes, cons
     c->ids[at + way] = id;
 }
 
-/* ---- readers ---- */
-
-/* Takes a run of missing rows; false when none is left.  The caller holds the lock. */
-static bool take_run(struct engine_tables *e, struct table **t, uint64_t *first, uint64_t *count)
-{
-    while (e->table < e->n && e->next == e->all[e->table].n_missing) {
-        e->table++;
-        e->next = 0;
-    }
-    if (e->table >= e->n)
-        return false;
-    *t = &e->all[e->table];
-    *first = e->next;
-    *count = (*t)->n_missing - e->next < RUN_ROWS ? (*t)->n_missing - e->next : RUN_ROWS;
-    /* Few rows: one each, so that their reads overlap. */
-    if ((*t)->n_missing <= (uint64_t)READERS * RUN_ROWS)
-        *count = 1;
-    e->next += *count;
-    return true;
-}
-
-static int32_t read_run(const struct table *t, uint64_t first, uint64_t count)
-{
-    int32_t st = IFX_OK;
-    for (uint64_t i = first; !st && i < first + count; i++)
-        st = artifact_table_read(t->file, t->sorted[t->missing[i]], 1, t->landing + (uint64_t)t->missing[i] * t->row_bytes);
-    return st;
-}
-
-static void *reader(void *arg)
-{
-    struct engine_tables *e = arg;
-    struct table *t;
-    uint64_t first, count;
-    pthread_mutex_lock(&e->lock);
-    while (!e->stop) {
-        if (!take_run(e, &t, &first, &count)) {
-            pthread_cond_wait(&e->work, &e->lock);
-            continue;
-        }
-        pthread_mutex_unlock(&e->lock);
-        int32_t st = read_run(t, first, count);
-        pthread_mutex_lock(&e->lock);
-        if (st && !e->status) {
-            e->status = st;
-            e->error = base_strdup(base_error_text());
-        }
-        e->left -= count;
-        if (!e->left)
-            pthread_cond_broadcast(&e->done);
-    }
-    pthread_mutex_unlock(&e->lock);
-    return NULL;
-}
-
 /* ---- life ---- */
 
 static int32_t table_create(struct engine_tables *e, uint32_t i, uint64_t cache_bytes)
@@ -212,22 +138,14 @@ int32_t engine_tables_create(struct ifx_model *m, uint64_t cache_bytes)
     if (!e)
         return IFX_ENOMEM;
     e->m = m;
-    pthread_mutex_init(&e->lock, NULL);
-    pthread_cond_init(&e->work, NULL);
-    pthread_cond_init(&e->done, NULL);
     e->all = base_calloc(m->desc->n_tables, sizeof *e->all);
+    uint64_t most = 0;
     int32_t st = e->all ? IFX_OK : IFX_ENOMEM;
-    for (; !st && e->n < m->desc->n_tables; e->n++)
+    for (; !st && e->n < m->desc->n_tables; e->n++) {
+        most += (uint64_t)m->step.max_columns * m->desc->tables[e->n].per_token;
         st = table_create(e, e->n, cache_bytes);
-    e->table = e->n;
-    while (!st && e->n_threads < READERS) {
-        int err = pthread_create(&e->threads[e->n_threads], NULL, reader, e);
-        if (err)
-            st = base_error(IFX_ELIMIT, "a thread that reads table rows cannot be started: %s", strerror(err));
-        else
-            e->n_threads++;
     }
-    return st;
+    return st ? st : row_reader_create(true, most, &e->reader);
 }
 
 void engine_tables_destroy(struct ifx_model *m)
@@ -235,12 +153,7 @@ void engine_tables_destroy(struct ifx_model *m)
     struct engine_tables *e = m->tables;
     if (!e)
         return;
-    pthread_mutex_lock(&e->lock);
-    e->stop = true;
-    pthread_cond_broadcast(&e->work);
-    pthread_mutex_unlock(&e->lock);
-    for (uint32_t i = 0; i < e->n_threads; i++)
-        pthread_join(e->threads[i], NULL);
+    row_reader_destroy(e->reader);
     for (uint32_t i = 0; e->all && i < m->desc->n_tables; i++) {
         struct table *t = &e->all[i];
         artifact_table_close(t->file);
@@ -253,10 +166,6 @@ void engine_tables_destroy(struct ifx_model *m)
             base_free(own[j]);
     }
     base_free(e->all);
-    base_free(e->error);
-    pthread_mutex_destroy(&e->lock);
-    pthread_cond_destroy(&e->work);
-    pthread_cond_destroy(&e->done);
     base_free(e);
     m->tables = NULL;
 }
@@ -300,13 +209,17 @@ static int32_t ask_ids(struct engine_step *es, uint32_t index, struct table *t)
     return IFX_OK;
 }
 
-/* Sorts a table's ids and finds those that are not in the cache. */
-static uint64_t look_up(struct engine_tables *e, struct table *t)
+/* Sorts a table's ids and lists those that are not in the cache. */
+static uint64_t look_up(struct engine_tables *e, struct table *t, struct row_read *list)
 {
     sort_unique(t);
-    for (uint64_t r = 0; r < t->n_sorted; r++)
-        if (!cache_take(&t->cache, t->sorted[r], t->row_bytes, t->landing + r * t->row_bytes))
-            t->missing[t->n_missing++] = (uint32_t)r;
+    for (uint64_t r = 0; r < t->n_sorted; r++) {
+        uint8_t *to = t->landing + r * t->row_bytes;
+        if (cache_take(&t->cache, t->sorted[r], t->row_bytes, to))
+            continue;
+        list[t->n_missing] = (struct row_read){t->file, t->sorted[r], to};
+        t->missing[t->n_missing++] = (uint32_t)r;
+    }
     e->stats.rows += t->n_ids;
     e->stats.unique_rows += t->n_sorted;
     e->stats.read_rows += t->n_missing;
@@ -317,35 +230,25 @@ static uint64_t look_up(struct engine_tables *e, struct table *t)
 int32_t engine_tables_begin(struct engine_step *es)
 {
     struct engine_tables *e = es->model->tables;
+    uint64_t n = 0;
     int32_t st = IFX_OK;
     for (uint32_t i = 0; e && !st && i < e->n; i++)
         st = ask_ids(es, i, &e->all[i]);
     if (st || !e)
         return st;
-    pthread_mutex_lock(&e->lock);
     for (uint32_t i = 0; i < e->n; i++)
-        e->left += look_up(e, &e->all[i]);
-    e->table = 0;
-    e->next = 0;
-    if (e->left)
-        pthread_cond_broadcast(&e->work);
-    pthread_mutex_unlock(&e->lock);
+        n += look_up(e, &e->all[i], row_reader_list(e->reader) + n);
+    e->failed = IFX_OK;
+    row_reader_begin(e->reader, n);
     return IFX_OK;
 }
 
 /* Until all rows of the step are there; the time counts. */
 static int32_t wait_for_rows(struct engine_tables *e)
 {
-    pthread_mutex_lock(&e->lock);
-    if (e->left) {
-        double from = seconds();
-        while (e->left)
-            pthread_cond_wait(&e->done, &e->lock);
-        e->stats.wait_seconds += seconds() - from;
-    }
-    int32_t st = e->status;
-    pthread_mutex_unlock(&e->lock);
-    return st ? base_error(st, "%s", e->error ? e->error : "a table's rows could not be read") : IFX_OK;
+    int32_t st = row_reader_wait(e->reader, &e->stats.wait_seconds);
+    e->failed = e->failed ? e->failed : st;
+    return e->failed;
 }
 
 int32_t engine_table_rows(const struct ifx_services *sv, uint32_t table, float *y)
@@ -372,17 +275,12 @@ void engine_tables_end(struct ifx_model *m)
     if (!e)
         return;
     int32_t st = wait_for_rows(e);
-    pthread_mutex_lock(&e->lock);
     for (uint32_t i = 0; i < e->n; i++) {
         struct table *t = &e->all[i];
         for (uint64_t r = 0; !st && r < t->n_missing; r++)
             cache_put(&t->cache, t->sorted[t->missing[r]], t->row_bytes, t->landing + (uint64_t)t->missing[r] * t->row_bytes);
         t->n_missing = 0;
     }
-    e->status = IFX_OK;
-    base_free(e->error);
-    e->error = NULL;
-    pthread_mutex_unlock(&e->lock);
 }
 
 void ifx_table_stats(struct ifx_model *m, struct ifx_table_stats *out)

@@ -5,6 +5,7 @@
  */
 #include "harness.h"
 #include "ngram.h"
+#include "row_reader.h"
 #include "variant.h"
 
 #include <infernix/numerics.h>
@@ -203,6 +204,51 @@ static void test_cache_sizes(void **state)
         FAIL("a cache that holds the whole table: %llu rows read of a prompt with %u", (unsigned long long)before, N_PROMPT * 4);
     base_free(want);
     base_free(ids);
+}
+
+/* ---- readers ---- */
+
+/* Rows of all shards, many more than a ring holds, by both kinds of reader; then rows that are past the end of the file. */
+static void read_with(struct artifact *a, const struct ifx_row_table *desc, bool uring)
+{
+    enum { MANY = 3000 };
+    struct artifact_table *t;
+    struct row_reader *r;
+    double waited = 0;
+    OK(artifact_table_open(a, desc, &t));
+    OK(row_reader_create(uring, MANY, &r));
+    uint32_t bytes = artifact_table_row_bytes(t);
+    uint8_t *got = base_calloc(MANY, bytes), *want = base_calloc(1, bytes);
+    for (uint32_t n = 1; n <= MANY; n = n * 3 + 1) {
+        memset(got, 0, (uint64_t)MANY * bytes);
+        for (uint32_t i = 0; i < n; i++)
+            row_reader_list(r)[i] = (struct row_read){t, (i * 37ull + n) % desc->rows, got + (uint64_t)i * bytes};
+        row_reader_begin(r, n);
+        OK(row_reader_wait(r, &waited));
+        for (uint32_t i = 0; i < n; i++) {
+            OK(artifact_table_read(t, (i * 37ull + n) % desc->rows, 1, want));
+            if (memcmp(want, got + (uint64_t)i * bytes, bytes) != 0)
+                FAIL("%s: read %u of %u brings another row", row_reader_is_uring(r) ? "io_uring" : "threads", i, n);
+        }
+    }
+    OK(row_reader_wait(r, &waited)); /* nothing under way */
+    row_reader_destroy(r);
+    artifact_table_close(t);
+    base_free(got);
+    base_free(want);
+}
+
+static void test_readers(void **state)
+{
+    struct rig r;
+    struct artifact *a;
+    (void)state;
+    rig_open(&r, golden(0, CHECKPOINT), NULL);
+    OK(artifact_open(golden(0, CHECKPOINT), &a));
+    read_with(a, &r.info.desc->tables[0], false);
+    read_with(a, &r.info.desc->tables[0], true);
+    artifact_close(a);
+    rig_close(&r);
 }
 
 /* ---- containers ---- */
@@ -554,6 +600,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_row_ids),      cmocka_unit_test(test_modules),       cmocka_unit_test(test_cache_sizes),
+        cmocka_unit_test(test_readers),
         cmocka_unit_test(test_container),    cmocka_unit_test(test_failing_reads), cmocka_unit_test(test_fp8_rows),
         cmocka_unit_test(test_multimodal),   cmocka_unit_test(test_broken_tables), cmocka_unit_test(test_config_rules),
         cmocka_unit_test(test_formats_select_alike), cmocka_unit_test(test_dense_below_budget), cmocka_unit_test(test_state_travels),
