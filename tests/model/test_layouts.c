@@ -269,6 +269,31 @@ static void test_stored_types(void **state)
     expect_refused(&v, "16");
 }
 
+/* NVFP4: a scale that is missing is named, whichever it is; those of the activations count for nothing. */
+static void test_scales(void **state)
+{
+    static const char *const needed[] = {"model.layers.2.mlp.experts.3.down_proj.weight_scale_2", "model.layers.0.mlp.experts.15.gate_proj.weight_scale",
+                                         "model.layers.7.mlp.experts.0.up_proj.weight_scale_2"};
+    struct variant v;
+    (void)state;
+    for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++) {
+        variant_load(&v, golden(0, "checkpoints/qwen3_5_moe-tiny-nvfp4"));
+        variant_drop(&v, needed[i]);
+        expect_refused(&v, needed[i]);
+    }
+    variant_load(&v, golden(0, "checkpoints/qwen3_5_moe-tiny-nvfp4"));
+    uint64_t dropped = 0;
+    for (uint64_t i = v.n; i-- > 0;)
+        if (strstr(v.t[i].name, ".input_scale")) {
+            char name[sizeof v.t[i].name];
+            memcpy(name, v.t[i].name, sizeof name);
+            variant_drop(&v, name);
+            dropped++;
+        }
+    assert_int_equal(dropped, 8 * 16 * 3);
+    expect_same(&v, "checkpoints/qwen3_5_moe-tiny-nvfp4", "without the scales of activations", 1);
+}
+
 /* ---- a model whose greedy choice counts upwards: blocks give nothing, embedding and head are unit vectors ---- */
 
 static void make_counter(struct variant *v)
@@ -516,6 +541,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_prefixes),       cmocka_unit_test(test_needed_fields), cmocka_unit_test(test_unsupported_fields),
         cmocka_unit_test(test_tied_head),      cmocka_unit_test(test_expert_layouts), cmocka_unit_test(test_stored_types),
+        cmocka_unit_test(test_scales),
         cmocka_unit_test(test_stop_ids),       cmocka_unit_test(test_router_ties),    cmocka_unit_test(test_non_finite),
     };
     base_log_set_level(IFX_LOG_WARN);
