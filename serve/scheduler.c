@@ -403,9 +403,22 @@ static void begin_job(struct scheduler *s, struct slot *slot)
     pthread_mutex_unlock(&s->lock);
 }
 
+static void note_engine(struct scheduler *s)
+{
+    struct ifx_prefix_stats prefix;
+    struct ifx_offload_stats offload;
+    ifx_prefix_stats(s->o.model, &prefix);
+    ifx_offload_stats(s->o.model, &offload);
+    pthread_mutex_lock(&s->lock);
+    s->stats.prefix = prefix;
+    s->stats.offload = offload;
+    pthread_mutex_unlock(&s->lock);
+}
+
 static void *run(void *ctx)
 {
     struct scheduler *s = ctx;
+    note_engine(s);
     for (;;) {
         struct slot *slot;
         pthread_mutex_lock(&s->lock);
@@ -424,6 +437,7 @@ static void *run(void *ctx)
             begin_job(s, slot);
         decode_step(s);
         prompt_step(s);
+        note_engine(s);
     }
 }
 

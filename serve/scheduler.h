@@ -71,6 +71,8 @@ struct scheduler_stats {
     double recent_generated, recent_prompt; /* tokens a second over the last ten seconds */
     uint64_t first_token_counts[SERVE_LATENCY_BUCKETS + 1], first_token_count;
     double first_token_sum;
+    struct ifx_prefix_stats prefix;   /* as after the last step: asking the engine itself would wait for a step */
+    struct ifx_offload_stats offload;
 };
 extern const double scheduler_buckets[SERVE_LATENCY_BUCKETS];
 

@@ -80,14 +80,45 @@ static void first_token(const struct scheduler_stats *t, struct base_buf *b)
                   (unsigned long long)t->first_token_count, text, (unsigned long long)t->first_token_count);
 }
 
+struct row {
+    const char *name, *type, *help;
+    double value;
+};
+
+static void put_rows(const struct row *rows, size_t n, struct base_buf *b)
+{
+    for (size_t i = 0; i < n; i++)
+        number(b, rows[i].name, rows[i].type, rows[i].help, rows[i].value);
+}
+
+/* What the engine counts: kept beginnings, experts and what they cost. */
+static void engine_numbers(const struct scheduler_stats *t, struct base_buf *b)
+{
+    const struct ifx_prefix_stats p = t->prefix;
+    const struct ifx_offload_stats o = t->offload;
+    const struct row rows[] = {
+        {"prefix_cache_snapshots", "gauge", "Beginnings that are kept.", (double)p.snapshots},
+        {"prefix_cache_bytes", "gauge", "Memory of the kept beginnings.", (double)p.bytes},
+        {"prefix_cache_limit_bytes", "gauge", "Most that they may take.", (double)p.bytes_limit},
+        {"prefix_cache_evicted_total", "counter", "Beginnings dropped for others.", (double)p.evicted},
+        {"moe_calls_total", "counter", "Mixture-of-experts layers computed.", (double)o.calls},
+        {"moe_assisted_calls_total", "counter", "Of them, those in which the CPU took a share.", (double)o.assisted_calls},
+        {"moe_streamed_calls_total", "counter", "Of them, those whose missing experts all crossed the link.", (double)o.streamed_calls},
+        {"expert_cache_hits_total", "counter", "Experts found on the device.", (double)o.hits},
+        {"expert_cache_misses_total", "counter", "Experts not found there.", (double)o.misses},
+        {"expert_assist_total", "counter", "Missing experts that the CPU computed.", (double)o.cpu_experts},
+        {"expert_link_total", "counter", "Missing experts that crossed the link.", (double)o.link_experts},
+        {"expert_link_bytes_total", "counter", "Bytes of experts over the link in calls.", (double)o.link_bytes},
+        {"expert_promoted_bytes_total", "counter", "Bytes of experts over the link in the background.", (double)o.promoted_bytes},
+    };
+    put_rows(rows, sizeof rows / sizeof rows[0], b);
+}
+
 static void scheduler_numbers(struct serve *s, struct base_buf *b)
 {
     struct scheduler_stats t;
     scheduler_stats(s->scheduler, &t);
-    const struct {
-        const char *name, *type, *help;
-        double value;
-    } rows[] = {
+    const struct row rows[] = {
         {"requests_running", "gauge", "Generations that run.", (double)t.running},
         {"requests_queued", "gauge", "Generations that wait.", (double)t.queued},
         {"concurrency_limit", "gauge", "Generations that may run together.", (double)t.max_concurrency},
@@ -108,9 +139,9 @@ static void scheduler_numbers(struct serve *s, struct base_buf *b)
         {"decode_seconds_total", "counter", "Time in decode steps.", t.decode_seconds},
         {"prefill_seconds_total", "counter", "Time in prompt steps.", t.prefill_seconds},
     };
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        number(b, rows[i].name, rows[i].type, rows[i].help, rows[i].value);
+    put_rows(rows, sizeof rows / sizeof rows[0], b);
     first_token(&t, b);
+    engine_numbers(&t, b);
 }
 
 void status_metrics(struct exchange *x)
