@@ -11,6 +11,7 @@ struct want {
     uint64_t bytes;
 };
 #define MAX_WANTS ENGINE_BUFFERS
+#define WIDTHS_TRIED 4096u /* one by one; of more columns every 64th */
 #define WANT(member, where, size) {(void **)(void *)&(member), where, size}
 
 static uint64_t moe_ws_bytes(const struct ifx_model *m, uint32_t n)
@@ -23,11 +24,11 @@ static uint64_t moe_ws_bytes(const struct ifx_model *m, uint32_t n)
     return most;
 }
 
-/* The most that any pass of up to n columns asks for: few columns may need more than many, since they are split in other ways. */
+/* The most that any pass of up to n columns asks for: fewer may need more, since work is split by how many there are. */
 static uint64_t widest(const struct ifx_model *m, uint32_t n, uint64_t (*bytes_of)(const struct ifx_model *m, uint32_t n))
 {
     uint64_t most = 0;
-    for (uint32_t w = 1; w <= n; w = w < 32 ? w + 1 : w < n && w * 2 > n ? n : w * 2) {
+    for (uint32_t w = n; w; w -= w > WIDTHS_TRIED && w % 64 == 0 ? 64 : 1) {
         uint64_t bytes = bytes_of(m, w);
         most = bytes > most ? bytes : most;
     }
