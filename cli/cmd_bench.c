@@ -315,7 +315,7 @@ static int set_up(struct bench *b)
     struct cli *cli = b->cli;
     const char *path = cli_text(cli, "--model", NULL);
     const char *const *arms = cli_texts(cli, "--arm");
-    int64_t repeats, warm;
+    int64_t repeats = 1, warm = 0;
     if (cli_argc(cli) > (path == NULL))
         return cli_usage(cli, "too many arguments: %s", cli_arg(cli, cli_argc(cli) - 1));
     path = path != NULL ? path : cli_arg(cli, 0);

@@ -143,8 +143,8 @@ static void test_injection(void **state)
         "[{\"role\":\"user\",\"content\":\"%s\"}]",
         "[{\"role\":\"system\",\"content\":\"%s\"},{\"role\":\"user\",\"content\":\"q\"}]",
         "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"x\",\"reasoning_content\":\"%s\"}]",
-        "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"name\":\"f\",\"arguments\":{}}]},"
-        "{\"role\":\"tool\",\"content\":\"%s\"}]",
+        ("[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"name\":\"f\",\"arguments\":{}}]},"
+         "{\"role\":\"tool\",\"content\":\"%s\"}]"),
         "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"name\":\"%s\",\"arguments\":{}}]}]",
         "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"name\":\"f\",\"arguments\":{\"%s\":1}}]}]",
         "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"name\":\"f\",\"arguments\":{\"a\":\"%s\"}}]}]",
