@@ -17,7 +17,7 @@ static int32_t on_text(void *ctx, const char *text, uint64_t n)
 static int32_t on_call(void *ctx, uint32_t index, const char *name, const char *arguments)
 {
     (void)ctx, (void)index;
-    json_t *j = json_loads(arguments, 0, NULL);
+    json_t *j = json_loads(arguments, JSON_ALLOW_NUL, NULL);
     if (!json_is_object(j) || name[0] == 0)
         abort();
     json_decref(j);

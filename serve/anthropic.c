@@ -79,7 +79,7 @@ static int32_t on_call(struct reply *r, uint32_t index, const char *name, const 
     char id[64];
     snprintf(id, sizeof id, "toolu_%s_%u", r->id + strlen("msg_"), index);
     if (!r->stream) {
-        json_t *call = json_pack("{s:s, s:s, s:s, s:o}", "type", "tool_use", "id", id, "name", name, "input", json_loads(arguments, 0, NULL));
+        json_t *call = json_pack("{s:s, s:s, s:s, s:o}", "type", "tool_use", "id", id, "name", name, "input", json_loads(arguments, JSON_ALLOW_NUL, NULL));
         if (r->calls == NULL)
             r->calls = json_array();
         return json_array_append_new(r->calls, call) == 0 ? IFX_OK : IFX_ENOMEM;

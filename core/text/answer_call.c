@@ -221,6 +221,8 @@ static enum answer_parse read_name(struct reader *r, char **out)
         return r->last ? ANSWER_TEXT : ANSWER_MORE;
     if (r->s[r->at] != '>' || r->at == from)
         return ANSWER_TEXT;
+    if (memchr(r->s + from, 0, r->at - from) != NULL)
+        return ANSWER_TEXT;
     *out = base_format("%.*s", (int)(r->at - from), r->s + from);
     r->at++;
     return *out != NULL ? ANSWER_CALL : ANSWER_FAILED;

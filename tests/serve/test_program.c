@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,6 +32,7 @@ static void start(struct program *p, const char *const *more)
     assert_int_equal(pipe(fd), 0);
     p->pid = fork();
     if (p->pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nothing behind */
         dup2(fd[1], 2);
         close(fd[0]);
         close(fd[1]);
