@@ -35,7 +35,7 @@ void rig_model(struct rig *r, uint32_t ctx, uint32_t chunk, uint64_t cache)
     OK(ifx_model_open(r->ctx, &mo, &r->model));
     base_free(path);
     r->o = (struct serve_options){.model = r->model, .model_name = "demo", .host = "127.0.0.1", .show_reasoning = true, .max_concurrency = 8,
-                                  .max_queue = 16, .max_connections = 128, .max_body = 1 << 20, .queue_timeout = 60, .client_timeout = 10,
+                                  .max_queue = 16, .max_connections = 128, .max_body = 1 << 20, .queue_timeout = 200, .client_timeout = 10,
                                   .drain_timeout = 5};
     ifx_sampling_default(r->model, &r->o.sampling);
 }
