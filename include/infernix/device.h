@@ -255,7 +255,12 @@ struct ifx_group {
 
 /* Picks a token a row: tokens[i] from logits[i, vocab].  temperature 0: the largest logit, ties to the lower id.  Otherwise
  * temperature, then top-k (0: off), top-p (1: off), min-p (0: off), as the host's sampler does, with the uniform number u[i]
- * in [0, 1).  A row with a non-finite logit gives -1. */
+ * in [0, 1).  A row with a non-finite logit gives -1.
+ * history [n, vocab], or NULL: how often each token was generated, plus IFX_HISTORY_SEEN if the prompt had it.  A logit v of a token
+ * with history becomes v / repetition_penalty (v * it if v <= 0), and if it was generated c > 0 times that less presence_penalty +
+ * frequency_penalty * c.  The token picked is counted. */
+#define IFX_HISTORY_SEEN  0x80000000u
+#define IFX_HISTORY_COUNT 0x7fffffffu
 struct ifx_sample {
     uint32_t n;
     uint32_t vocab;
@@ -266,6 +271,8 @@ struct ifx_sample {
     const float *u; /* [n]; NULL with temperature 0 */
     int32_t *tokens;
     void *ws; /* sample_ws_bytes(n, vocab) */
+    uint32_t *history;
+    float repetition_penalty, presence_penalty, frequency_penalty; /* read with history only */
 };
 
 /* ---- several residual streams ---- */

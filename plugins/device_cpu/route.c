@@ -98,14 +98,22 @@ static uint32_t keep_count(const struct ifx_sample *op, const double *weight, do
     return keep;
 }
 
-static int32_t sample_row(const struct ifx_sample *op, const float *logits, double u)
+static float penalise(const struct ifx_sample *op, float v, uint32_t history)
+{
+    uint32_t count = history & IFX_HISTORY_COUNT;
+    if (history)
+        v = v > 0 ? v / op->repetition_penalty : v * op->repetition_penalty;
+    return count ? v - (op->presence_penalty + op->frequency_penalty * (float)count) : v;
+}
+
+static int32_t sample_row(const struct ifx_sample *op, const float *logits, const uint32_t *history, double u)
 {
     struct candidate *c = op->ws;
     double *weight = (double *)(c + op->vocab), total = 0, mass = 0;
     for (uint32_t i = 0; i < op->vocab; i++) {
         if ((ifx_f32_bits(logits[i]) & 0x7f800000u) == 0x7f800000u)
             return -1;
-        c[i] = (struct candidate){logits[i], i};
+        c[i] = (struct candidate){history ? penalise(op, logits[i], history[i]) : logits[i], i};
     }
     qsort(c, op->vocab, sizeof *c, by_logit);
     if (op->temperature == 0)
@@ -131,8 +139,12 @@ int32_t common_sample(struct ifx_device *dev, void *stream, const struct ifx_sam
     (void)stream;
     if (op->temperature != 0 && !op->u)
         return dev->host->error(dev->host, IFX_EINVAL, "sampling at a temperature without random numbers");
-    for (uint32_t i = 0; i < op->n; i++)
-        op->tokens[i] = sample_row(op, op->logits + i * op->ldl, op->u ? (double)op->u[i] : 0);
+    for (uint64_t i = 0; i < op->n; i++) {
+        uint32_t *history = op->history ? op->history + i * op->vocab : NULL;
+        op->tokens[i] = sample_row(op, op->logits + i * op->ldl, history, op->u ? (double)op->u[i] : 0);
+        if (history && op->tokens[i] >= 0)
+            history[op->tokens[i]]++;
+    }
     return IFX_OK;
 }
 

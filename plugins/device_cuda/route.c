@@ -7,7 +7,7 @@
 #include <stddef.h>
 
 #define FEW_PAIRS    1024u /* as in route.cu */
-#define SAMPLE_PARTS 64u   /* as in sample.cu, of 16 bytes each */
+#define SAMPLE_PARTS 64u   /* as in sample.cu, of 48 bytes each */
 
 static int32_t router(struct ifx_device *dev, void *stream, const struct ifx_router *op)
 {
@@ -48,7 +48,7 @@ static uint64_t sample_ws_bytes(struct ifx_device *dev, uint32_t n, uint32_t voc
 {
     (void)dev;
     (void)vocab;
-    return (uint64_t)n * SAMPLE_PARTS * 16;
+    return (uint64_t)n * SAMPLE_PARTS * 48;
 }
 
 static int32_t sample(struct ifx_device *dev, void *stream, const struct ifx_sample *op)

@@ -234,6 +234,7 @@ OPERATION(group, (o.ids = map(m, o.ids, (uint64_t)o.n * o.top_k * 4), o.offsets 
                   o.table = map(m, o.table, o.experts * 8ull), o.records = map(m, o.records, o.n_entries * 8ull),
                   o.ws = workspace(m, m->real->ops->group_ws_bytes(m->real, o.n, o.top_k, o.experts))))
 OPERATION(sample, (o.logits = floats(m, o.logits, o.n, o.vocab, o.ldl), o.u = floats(m, o.u, 1, o.n, o.n), o.tokens = map(m, o.tokens, o.n * 4ull),
+                   o.history = map(m, o.history, (uint64_t)o.n * o.vocab * 4),
                    o.ws = workspace(m, m->real->ops->sample_ws_bytes(m->real, o.n, o.vocab))))
 OPERATION(activate, (o.x = floats(m, o.x, o.n, o.width, o.ldx), o.y = floats(m, o.y, o.n, o.width, o.ldy)))
 OPERATION(stream_mix, (o.x = floats(m, o.x, o.n, o.streams * o.width, o.ldx), o.gate = floats(m, o.gate, o.n, o.streams * o.width, o.ldg),

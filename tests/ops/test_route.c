@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static char what[200];
 #define DESCRIBE(...) snprintf(what, sizeof what, __VA_ARGS__)
@@ -91,13 +92,28 @@ static void sample(const struct pair *t, uint64_t *rng, uint32_t greedy)
         op.top_p = rng_below(rng, 2) ? rng_float(rng, 0.05f, 1.0f) : 1.0f;
         op.min_p = rng_below(rng, 3) ? 0.0f : rng_float(rng, 0.0f, 0.3f);
     }
-    DESCRIBE("%s sample n=%u vocab=%u temperature=%g top_k=%u top_p=%g min_p=%g", t->name, n, vocab, (double)op.temperature, op.top_k,
-             (double)op.top_p, (double)op.min_p);
+    uint64_t all = (uint64_t)n * vocab;
+    uint32_t *history = exact_alloc(all * 4), *before = exact_alloc(all * 4);
+    for (uint64_t i = 0; i < all; i++)
+        before[i] = history[i] = (rng_below(rng, 4) ? 0 : rng_below(rng, 4)) | (rng_below(rng, 3) ? 0 : IFX_HISTORY_SEEN);
+    if (rng_below(rng, 3) == 0) {
+        op.history = history;
+        op.repetition_penalty = rng_float(rng, 0.7f, 1.5f);
+        op.presence_penalty = rng_float(rng, -1, 1), op.frequency_penalty = rng_float(rng, -0.3f, 0.3f);
+    }
+    DESCRIBE("%s sample n=%u vocab=%u temperature=%g top_k=%u top_p=%g min_p=%g%s", t->name, n, vocab, (double)op.temperature, op.top_k,
+             (double)op.top_p, (double)op.min_p, op.history ? " with penalties" : "");
     op.tokens = got, op.ws = exact_alloc(t->dev->ops->sample_ws_bytes(t->dev, n, vocab));
     check(t->dev->ops->sample(t->dev, NULL, &op) == IFX_OK, "%s fails", what);
     free(op.ws);
     op.ws = exact_alloc(t->ref->ops->sample_ws_bytes(t->ref, n, vocab));
     op.tokens = want;
+    for (uint32_t i = 0; op.history && i < n; i++) {
+        uint32_t *row = history + (uint64_t)i * vocab;
+        if (got[i] >= 0 && got[i] < (int32_t)vocab)
+            check(row[got[i]]-- == before[(uint64_t)i * vocab + got[i]] + 1, "%s: token %d was not counted", what, got[i]);
+    }
+    check(memcmp(history, before, all * 4) == 0, "%s: counted other tokens", what);
     t->ref->ops->sample(t->ref, NULL, &op);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t fits = got[i] == want[i];
@@ -105,6 +121,7 @@ static void sample(const struct pair *t, uint64_t *rng, uint32_t greedy)
             for (uint32_t j = 0; j < n; j++)
                 v[j] = u[j] + (side ? 1e-6f : -1e-6f) < 0 ? 0 : u[j] + (side ? 1e-6f : -1e-6f);
             op.u = v;
+            memcpy(history, before, all * 4);
             int32_t *near = exact_alloc(n * 4ull);
             op.tokens = near;
             t->ref->ops->sample(t->ref, NULL, &op);
@@ -114,7 +131,7 @@ static void sample(const struct pair *t, uint64_t *rng, uint32_t greedy)
         check(fits, "%s: row %u with u=%g: expected token %d, got %d", what, i, (double)u[i], want[i], got[i]);
         check((got[i] == -1) == (i == bad), "%s: row %u %s a value that is not finite, token %d", what, i, i == bad ? "has" : "has not", got[i]);
     }
-    free(op.ws), free(u), free(v), free(got), free(want);
+    free(op.ws), free(u), free(v), free(got), free(want), free(history), free(before);
     mat_free(&logits);
 }
 
