@@ -10,6 +10,7 @@
 #include "linear_args.h"
 
 #define PIECE_BYTES (32u << 20)
+#define WS_ALIGN    256u /* of cuBLASLt's workspace; callers align to 64 */
 
 static uint32_t padded(uint32_t cols)
 {
@@ -21,7 +22,7 @@ static uint64_t linear_ws_bytes(struct ifx_device *dev, uint32_t n, uint32_t col
     (void)dev;
     if (n <= NARROW_COLUMNS)
         return 256;
-    return round_up((uint64_t)n * padded(cols) * 2, 256) + GEMM_WS_BYTES + PIECE_BYTES;
+    return round_up((uint64_t)n * padded(cols) * 2, WS_ALIGN) + GEMM_WS_BYTES + PIECE_BYTES + WS_ALIGN;
 }
 
 /* ---- few columns ---- */
@@ -85,7 +86,7 @@ static int32_t narrow(struct cuda_device *d, void *stream, const struct ifx_line
 
 /* ---- many columns ---- */
 
-static dim3 rows_grid(uint32_t cols, uint32_t rows)
+static dim3 rows_grid(uint64_t cols, uint32_t rows)
 {
     return grid3(ceil_div(cols, 256), rows < 65535 ? rows : 65535, 1);
 }
@@ -100,7 +101,7 @@ static int32_t take_input(struct cuda_device *d, void *stream, const struct ifx_
     void *y = op->ws;
     void *split[] = {&x, &ldx, &n, &cols, &parts, &y, &ld}, *plain[] = {&x, &ldx, &n, &cols, &round, &y, &ld};
     if (type == GEMM_BF16)
-        return cuda_launch(d, stream, K_split_bf16, rows_grid(ld, n), 256, 0, split);
+        return cuda_launch(d, stream, K_split_bf16, rows_grid(ceil_div(ld, 8), n), 256, 0, split);
     return cuda_launch(d, stream, K_round_f32, rows_grid(ld, n), 256, 0, plain);
 }
 
@@ -124,14 +125,20 @@ static int32_t multiply(struct cuda_device *d, void *stream, struct gemm *g, con
     return status;
 }
 
+/* cuBLASLt takes the rows as they lie. */
+static uint32_t is_direct(const struct ifx_linear *op, uint32_t m, uint32_t type)
+{
+    return op->out[m].w.dtype == (type == GEMM_BF16 ? IFX_BF16 : IFX_F32) && op->cols % 8 == 0;
+}
+
 static int32_t matrix(struct cuda_device *d, void *stream, const struct ifx_linear *op, uint32_t m, uint32_t type, uint32_t parts,
                       uint32_t c0, uint32_t n)
 {
     const struct ifx_weight *w = &op->out[m].w;
     uint32_t ld = padded(op->cols), element = type == GEMM_BF16 ? 2 : 4;
-    uint32_t direct = w->dtype == (type == GEMM_BF16 ? IFX_BF16 : IFX_F32) && op->cols == ld;
+    uint32_t direct = is_direct(op, m, type);
     uint32_t piece = direct ? w->rows : (uint32_t)(PIECE_BYTES / ((uint64_t)ld * element));
-    uint8_t *gemm_ws = (uint8_t *)op->ws + round_up((uint64_t)op->n * ld * 2, 256), *expanded = gemm_ws + GEMM_WS_BYTES;
+    uint8_t *expanded = (uint8_t *)op->ws + round_up((uint64_t)op->n * ld * 2, WS_ALIGN), *gemm_ws = expanded + PIECE_BYTES;
     int32_t status = IFX_OK;
     if (piece == 0)
         return d->base.host->error(d->base.host, IFX_EUNSUPPORTED, "device cuda:%d: matrix of %u columns is too wide", d->ordinal, op->cols);
@@ -154,14 +161,20 @@ static uint32_t wide_type(const struct ifx_linear *op, const struct ifx_weight *
     return GEMM_BF16;
 }
 
-/* The matrices of one type; the input takes turns in a workspace that holds it once as bf16. */
+/* The matrices of one type; an input larger than the workspace goes in turns. */
 static int32_t wide_pass(struct cuda_device *d, void *stream, const struct ifx_linear *op, uint32_t type)
 {
-    uint32_t parts = type == GEMM_BF16 && (op->flags & IFX_LINEAR_F32) ? 3 : 1;
-    uint32_t turn = type == GEMM_F32 ? op->n / 2 : op->n / parts, any = 0;
+    uint32_t parts = type == GEMM_BF16 && (op->flags & IFX_LINEAR_F32) ? 3 : 1, any = 0, expanded = 0;
+    uint64_t column = (uint64_t)padded(op->cols) * (type == GEMM_F32 ? 4 : 2 * parts);
     int32_t status = IFX_OK;
     for (uint32_t m = 0; m < op->count; m++)
-        any |= op->out[m].w.rows && wide_type(op, &op->out[m].w) == type;
+        if (op->out[m].w.rows && wide_type(op, &op->out[m].w) == type) {
+            any = 1;
+            expanded |= !is_direct(op, m, type);
+        }
+    /* Where no weights are expanded, their place serves the input. */
+    uint64_t fit = ((uint64_t)op->n * padded(op->cols) * 2 + (expanded ? 0 : PIECE_BYTES)) / column;
+    uint32_t turn = fit < op->n ? (uint32_t)fit : op->n;
     for (uint32_t c0 = 0; any && status == IFX_OK && c0 < op->n; c0 += turn) {
         uint32_t n = op->n - c0 < turn ? op->n - c0 : turn;
         status = take_input(d, stream, op, type, parts, c0, n);
@@ -182,8 +195,10 @@ static int32_t linear(struct ifx_device *dev, void *stream, const struct ifx_lin
         return IFX_OK;
     if (op->n <= NARROW_COLUMNS)
         return narrow(d, stream, op);
-    int32_t status = wide_pass(d, stream, op, GEMM_BF16);
-    return status ? status : wide_pass(d, stream, op, GEMM_F32);
+    struct ifx_linear wide = *op;
+    wide.ws = (void *)(((uintptr_t)op->ws + WS_ALIGN - 1) / WS_ALIGN * WS_ALIGN);
+    int32_t status = wide_pass(d, stream, &wide, GEMM_BF16);
+    return status ? status : wide_pass(d, stream, &wide, GEMM_F32);
 }
 
 void cuda_fill_linear(struct ifx_device_ops *ops)

@@ -106,6 +106,17 @@ __device__ __forceinline__ void load_weights(weights &w, const uint16_t *w0, con
     }
 }
 
+/* What is left of 8 values without their bf16. */
+__device__ __forceinline__ void take_bf16(float v[8], uint4 h)
+{
+    uint32_t words[4] = {h.x, h.y, h.z, h.w};
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+        v[2 * i] -= __uint_as_float(words[i] << 16);
+        v[2 * i + 1] -= __uint_as_float(words[i] & 0xffff0000u);
+    }
+}
+
 /* x as PARTS bf16 whose sum it is: one rounds it, three hold all of it. */
 template <uint32_t PARTS> struct inputs {
     uint4 part[PARTS];
@@ -119,14 +130,8 @@ template <uint32_t PARTS> __device__ __forceinline__ inputs<PARTS> load_inputs(c
 #pragma unroll
     for (uint32_t p = 0; p < PARTS; p++) {
         in.part[p] = make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
-        if (p + 1 < PARTS) {
-            const uint32_t *h = &in.part[p].x;
-#pragma unroll
-            for (uint32_t i = 0; i < 4; i++) {
-                v[2 * i] -= __uint_as_float(h[i] << 16);
-                v[2 * i + 1] -= __uint_as_float(h[i] & 0xffff0000u);
-            }
-        }
+        if (p + 1 < PARTS)
+            take_bf16(v, in.part[p]);
     }
     return in;
 }
@@ -311,13 +316,15 @@ KERNEL ifx_linear_narrow_f32(const __grid_constant__ struct narrow_args a)
 KERNEL ifx_split_bf16(const float *x, uint64_t ldx, uint32_t n, uint32_t cols, uint32_t parts, uint16_t *y, uint32_t ld)
 {
     begin_kernel();
+    bool aligned = ((uintptr_t)x & 15) == 0 && ldx % 4 == 0;
     for (uint64_t t = blockIdx.y; t < n; t += gridDim.y)
-        for (uint32_t k = blockIdx.x * blockDim.x + threadIdx.x; k < ld; k += gridDim.x * blockDim.x) {
-            float rest = k < cols ? x[t * ldx + k] : 0.0f;
+        for (uint32_t k = 8 * (blockIdx.x * blockDim.x + threadIdx.x); k < ld; k += 8 * gridDim.x * blockDim.x) {
+            float v[8];
+            load_8(v, x + t * ldx, k, cols, aligned);
             for (uint32_t p = 0; p < parts; p++) {
-                uint16_t h = ifx_f32_to_bf16(rest);
-                y[((uint64_t)p * n + t) * ld + k] = h;
-                rest -= ifx_bf16_to_f32(h);
+                uint4 h = make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
+                *(uint4 *)&y[((uint64_t)p * n + t) * ld + k] = h;
+                take_bf16(v, h);
             }
         }
 }

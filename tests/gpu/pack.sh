@@ -5,6 +5,7 @@
 # libraries that such a machine lacks, OUT/tests and OUT/bench the programs of make check and bench (their
 # data is named on the command line or by IFX_GOLDEN).  Extra FILEs go to OUT/data.  Run with
 #   LD_LIBRARY_PATH=OUT/lib OUT/bin/infernix ...
+# and with the golden data among the FILEs the GPU tests: sh OUT/tests/check.sh OUT
 set -eu
 if [ $# -lt 2 ] || [ ! -d "$1" ]; then
   echo "usage: pack.sh BUILD OUT [FILE...]" >&2
@@ -37,6 +38,11 @@ for f in "$out"/bin/* "$out"/tests/* "$out"/bench/* "$out"/lib/infernix/*; do
     grep -Ev '/(libc|libm|libdl|libpthread|librt|ld-linux[^/]*|libcuda|libcudart|libcublas[^/]*)\.so' |
     while read -r so; do cp -Ln "$so" "$out/lib/"; done
 done
+if [ -f "$build/demo/demo.infernix" ]; then # where the program looks, beside its own folder
+  mkdir -p "$out/demo"
+  cp -L "$build/demo/demo.infernix" "$out/demo/"
+fi
+cp "$(dirname "$0")"/*.sh "$out/tests/"
 for f in "$@"; do
   cp -rL "$f" "$out/data/"
 done

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * test_golden.c - the golden checkpoints on one device: `ref` (float32 tolerances) or `cpu` at each level (bf16 tolerances and
- * against ref).  Tolerances: tests/data/golden/README.md, "How close is close".
+ * against ref), or with IFX_TEST_DEVICE=NAME another device (as cpu).  Tolerances: tests/data/golden/README.md, "How close is close".
  */
 #include "harness.h"
 
@@ -648,15 +648,24 @@ static void test_cpu(void **state)
     }
 }
 
+/* IFX_TEST_DEVICE: that device and no other. */
+static void test_other(void **state)
+{
+    struct target other = {getenv("IFX_TEST_DEVICE"), NULL, false};
+    run_checkpoint(*state, &other);
+}
+
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest cases[] = {cmocka_unit_test(test_ref), cmocka_unit_test(test_cpu)};
-    struct CMUnitTest tests[2 * N_CHECKPOINTS];
-    char names[2 * N_CHECKPOINTS][64];
+    const char *other = getenv("IFX_TEST_DEVICE");
+    const struct CMUnitTest cases[] = {cmocka_unit_test(test_ref), cmocka_unit_test(test_cpu), cmocka_unit_test(test_other)};
+    const char *devices[] = {"ref", "cpu", other};
+    struct CMUnitTest tests[3 * N_CHECKPOINTS];
+    char names[3 * N_CHECKPOINTS][64];
     size_t n = 0;
-    for (size_t d = 0; d < 2; d++)
+    for (size_t d = other ? 2 : 0; d < (other ? 3 : 2); d++)
         for (size_t i = 0; i < N_CHECKPOINTS; i++) {
-            snprintf(names[n], sizeof names[n], "%s %s", d ? "cpu" : "ref", checkpoints[i].name);
+            snprintf(names[n], sizeof names[n], "%.20s %s", devices[d], checkpoints[i].name);
             if (argc > 1 && !strstr(names[n], argv[1]))
                 continue;
             tests[n] = cases[d];

@@ -115,16 +115,16 @@ static float *floats(struct mirror *m, const float *p, uint64_t n, uint64_t widt
     return map2(m, p, n, width, ld, 4);
 }
 
-/* The workspace need not be what the host gave: only its size is promised. */
+/* The workspace need not be what the host gave: only its size is promised, and that it is 64-byte aligned, which is all it gets. */
 static void *workspace(struct mirror *m, uint64_t bytes)
 {
     struct block *b = &m->blocks[m->n_blocks++];
     *b = (struct block){.read_only = 1};
     if (m->status)
         return NULL;
-    must(m, m->real->ops->mem_alloc(m->real, bytes, (void **)&b->device));
-    must(m, m->real->ops->fill(m->real, m->stream, b->device, 0xff, bytes));
-    return b->device;
+    must(m, m->real->ops->mem_alloc(m->real, bytes + 64, (void **)&b->device));
+    must(m, m->real->ops->fill(m->real, m->stream, b->device, 0xff, bytes + 64));
+    return b->device + 64;
 }
 
 static void weight(struct mirror *m, struct ifx_weight *w)
