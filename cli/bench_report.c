@@ -109,29 +109,19 @@ static void print_rows(const struct bench *b)
         }
 }
 
-/* What the arm's options say, over what the bank registers. */
-static uint32_t limit_of(struct bench_arm *a, const char **ramp)
-{
-    struct ifx_model_info info;
-    const struct registry_plugin *bank;
-    const char *text = cli_text(&a->cli, "--assist-max-columns", NULL);
-    int64_t n = 0;
-    ifx_model_info(a->model, &info);
-    *ramp = cli_text(&a->cli, "--assist-ramp", NULL);
-    if (text != NULL && base_parse_i64(text, "--assist-max-columns", 0, UINT32_MAX, &n) == IFX_OK)
-        return (uint32_t)n;
-    if (info.expert_format == NULL ||
-        registry_find(ifx_context_registry(a->cli.context), IFX_KIND_EXPERT, info.expert_format, &bank))
-        return 0;
-    return registry_policy(bank->ops.expert)->max_columns;
-}
-
+/* NULL: none is in force. */
 static json_t *policy_json(struct bench_arm *a)
 {
-    const char *ramp;
-    uint32_t limit = limit_of(a, &ramp);
-    return json_pack("{s:s, s:I, s:s}", "assist", cli_text(&a->cli, "--assist", "ramp"), "max_columns", (json_int_t)limit, "ramp",
-                     ramp ? ramp : "the bank's");
+    const struct ifx_assist_policy *p = ifx_assist_policy(a->model);
+    json_t *ramp = json_array();
+    if (p == NULL) {
+        json_decref(ramp);
+        return json_null();
+    }
+    for (uint32_t i = 0; i < p->n_points; i++)
+        json_array_append_new(ramp, json_pack("[I, I]", (json_int_t)p->points[i].columns, (json_int_t)p->points[i].share));
+    return json_pack("{s:s, s:I, s:o}", "mode", cli_text(&a->cli, "--assist", "ramp"), "max_columns", (json_int_t)p->max_columns,
+                     "ramp", ramp);
 }
 
 /* ---- rows ---- */
@@ -242,14 +232,16 @@ static uint32_t mark_limits(struct bench *b, struct chart *c, char texts[BENCH_A
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < b->n_arms; i++) {
-        const char *ramp;
-        uint32_t limit = limit_of(&b->arms[i], &ramp), k = 0;
-        while (k < n && c->marks[k].x != limit) /* NOLINT: whole numbers */
-            k++;
-        if (limit == 0 || k < n || b->arms[i].traffic[0].moved.calls == 0)
+        const struct ifx_assist_policy *p = ifx_assist_policy(b->arms[i].model);
+        uint32_t k = 0;
+        if (p == NULL || strcmp(cli_text(&b->arms[i].cli, "--assist", "ramp"), "ramp") != 0)
             continue;
-        snprintf(texts[n], 64, "assisted up to %u columns", limit);
-        c->marks[n] = (struct chart_mark){limit, texts[n]};
+        while (k < n && (uint32_t)c->marks[k].x != p->max_columns)
+            k++;
+        if (k < n)
+            continue;
+        snprintf(texts[n], 64, "assisted up to %u columns", p->max_columns);
+        c->marks[n] = (struct chart_mark){p->max_columns, texts[n]};
         n++;
     }
     return n;

@@ -107,6 +107,8 @@ void ifx_model_info(const struct ifx_model *m, struct ifx_model_info *out);
 double ifx_model_now(const struct ifx_model *m);
 /* All 0 where every expert is computed where it lies. */
 void ifx_offload_stats(struct ifx_model *m, struct ifx_offload_stats *out);
+/* The policy in force: the bank's, or what options and config say instead; NULL where every expert is computed where it lies. */
+const struct ifx_assist_policy *ifx_assist_policy(const struct ifx_model *m);
 struct text_tokenizer *ifx_model_tokenizer(struct ifx_model *m); /* NULL: the model has none */
 int32_t ifx_model_chat(struct ifx_model *m, struct text_chat **out); /* made at first use; error when the template is unknown */
 /* Ids that end a generation: config, nested config, generation_config and the chat end token together. */

@@ -36,3 +36,8 @@ void ifx_offload_stats(struct ifx_model *m, struct ifx_offload_stats *out)
         .frame_bytes = s.frame_bytes,
     };
 }
+
+const struct ifx_assist_policy *ifx_assist_policy(const struct ifx_model *m)
+{
+    return m->offload ? m->policies[0] : NULL;
+}

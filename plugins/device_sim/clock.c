@@ -15,6 +15,7 @@
  * all of it has run, so a host call may find out its cost while running, and neither threads nor the speed of this machine change
  * anything.  (One host thread is assumed: with several, the order is theirs to keep.)
  */
+#define _GNU_SOURCE /* clock_gettime, nanosleep */
 #include "sim.h"
 
 #include <string.h>
