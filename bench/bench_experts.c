@@ -155,9 +155,9 @@ static double read_bandwidth(struct team *team, const uint8_t *memory, uint64_t 
     job.memory = memory;
     job.bytes = bytes / team->n / 4096 * 4096;
     for (int r = 0; r < 5; r++) {
-        double t = now();
+        double t = work_clock(team->n);
         team_run(team, read_work, &job);
-        double rate = (double)job.bytes * team->n / (now() - t);
+        double rate = (double)job.bytes * team->n / (work_clock(team->n) - t);
         best = rate > best ? rate : best;
     }
     return best;
@@ -284,9 +284,9 @@ static double matrix_peak(struct team *team, uint32_t level)
     double best = 0;
     job.level = level;
     for (int r = 0; r < 3; r++) {
-        double t = now();
+        double t = work_clock(team->n);
         team_run(team, peak_work, &job);
-        double rate = job.flops * team->n / (now() - t);
+        double rate = job.flops * team->n / (work_clock(team->n) - t);
         best = rate > best ? rate : best;
     }
     return best;

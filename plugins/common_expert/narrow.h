@@ -18,8 +18,8 @@
 #define EXPERT_INLINE static inline __attribute__((always_inline))
 
 /* A panel is walked in strips of blocks: small enough that x and the lines of a strip stay in the first-level cache while its rows
- * are done in groups, and the next strip is being fetched meanwhile.  A single column waits for memory alone, and the strip of about
- * a page is what the hardware follows best. */
+ * are done in groups, and the next strip is being fetched meanwhile.  A single column (of bf16 weights, up to four) waits for memory
+ * alone, and a strip of about a page is what the hardware follows best. */
 enum { NARROW_STRIP = 4, NARROW_STRIP_SINGLE = BANK_BLOCK_K > 32 ? 2 : 1 };
 
 static uint64_t narrow_x_floats(const struct expert_bank *bank, uint32_t n)
@@ -166,11 +166,11 @@ EXPERT_INLINE void narrow_panel_n(const struct expert_bank *bank, const uint8_t 
                                   const float *x, const uint32_t N, float *sums)
 {
     /* accumulators, columns, lines and a few more in registers */
-    const uint32_t R = VEC_ROWS_SHARE_X ? (N == 2   ? 8
+    const uint32_t R = VEC_ROWS_SHARE_X ? (N == 2 && BANK_BLOCK_K > 32 ? 8
                                            : N <= 5 ? 4
                                                     : 2)
                                         : (N <= 4 ? 2 : 1);
-    const uint32_t most = N == 1 ? NARROW_STRIP_SINGLE : NARROW_STRIP;
+    const uint32_t most = N == 1 || (N <= 4 && BANK_BLOCK_K <= 32) ? NARROW_STRIP_SINGLE : NARROW_STRIP;
     memset(sums, 0, (size_t)EXPERT_BLOCK_ROWS * N * 16 * sizeof *sums);
     for (uint32_t b = 0; b < blocks; b += most) {
         uint32_t count = blocks - b < most ? blocks - b : most;

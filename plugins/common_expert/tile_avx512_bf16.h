@@ -30,10 +30,15 @@ static void wide_end(void)
 {
 }
 
+/* Records are asked for while others are multiplied, so many bytes a step of R rows: all at once they would fill the load queue and
+ * stop everything else. */
+#define TILE_STRIDE(R) (BANK_BLOCK_BYTES * (R) / EXPERT_BLOCK_ROWS / (16 * TILE_PER_BLOCK))
+
 /* c[R][V tiles] += a[tiles][R rows] * b; a and c point at the first of the R rows. */
 static inline __attribute__((always_inline)) void tile_rows(const uint8_t *a, uint32_t chunk_tiles,
                                                             const uint32_t *b, size_t b_next, float *c,
-                                                            const uint32_t R, const uint32_t V)
+                                                            const uint8_t *ahead, uint32_t stride, const uint32_t R,
+                                                            const uint32_t V)
 {
     __m512 acc[16][2];
 #pragma GCC unroll 16
@@ -44,6 +49,8 @@ static inline __attribute__((always_inline)) void tile_rows(const uint8_t *a, ui
     for (uint32_t t = 0; t < chunk_tiles; t++, a += TILE_PAIR_BYTES, b += TILE_WORDS)
         for (uint32_t i = 0; i < 16; i++) {
             __m512bh x[2];
+            _mm_prefetch((const char *)ahead, _MM_HINT_T0);
+            ahead += stride;
 #pragma GCC unroll 2
             for (uint32_t v = 0; v < V; v++)
                 x[v] = (__m512bh)_mm512_loadu_si512(b + v * b_next + i * 16);
@@ -90,9 +97,6 @@ static inline __attribute__((always_inline)) void tile_rows_half(const uint8_t *
 static void tile_decode(const void *tables, const uint8_t *block, uint8_t *out)
 {
     for (uint32_t r = 0; r < EXPERT_BLOCK_ROWS; r++) {
-        _mm_prefetch((const char *)expert_line(block, r) + TILE_AHEAD, _MM_HINT_T0);
-        if (BANK_ROW_SCALES > 0 && r * BANK_ROW_SCALES % EXPERT_LINE == 0)
-            _mm_prefetch((const char *)expert_scales(block, r) + TILE_AHEAD, _MM_HINT_T0);
         if (!BANK_TILE_DIRECT)
             bank_tile_line(tables, expert_line(block, r), expert_scales(block, r), out + r * 64);
     }
@@ -115,14 +119,15 @@ static void wide_product(const struct expert_bank *bank, const uint8_t *panel, u
             tile_decode(bank->tables, block + (size_t)i * BANK_BLOCK_BYTES,
                         buffer + i * TILE_PER_BLOCK * TILE_PAIR_BYTES);
         uint32_t j = 0;
+        const uint8_t *ahead = block + TILE_AHEAD;
         for (; j + 1 < whole; j += 2)
             for (uint32_t r = 0; r < EXPERT_BLOCK_ROWS; r += 8)
-                tile_rows(a + r * 64, count * TILE_PER_BLOCK, x + j * b_next, b_next,
-                          c + (size_t)j * 512 + r * 16, 8, 2);
+                tile_rows(a + r * 64, count * TILE_PER_BLOCK, x + j * b_next, b_next, c + (size_t)j * 512 + r * 16,
+                          j ? a : ahead + count * BANK_BLOCK_BYTES / EXPERT_BLOCK_ROWS * r, j ? 0 : TILE_STRIDE(8), 8, 2);
         for (; j < whole; j++)
             for (uint32_t r = 0; r < EXPERT_BLOCK_ROWS; r += 16)
-                tile_rows(a + r * 64, count * TILE_PER_BLOCK, x + j * b_next, b_next,
-                          c + (size_t)j * 512 + r * 16, 16, 1);
+                tile_rows(a + r * 64, count * TILE_PER_BLOCK, x + j * b_next, b_next, c + (size_t)j * 512 + r * 16,
+                          j ? a : ahead + count * BANK_BLOCK_BYTES / EXPERT_BLOCK_ROWS * r, j ? 0 : TILE_STRIDE(16), 16, 1);
         for (uint32_t r = 0; j < n_tiles && r < EXPERT_BLOCK_ROWS; r += 16)
             tile_rows_half(a + r * 64, count * TILE_PER_BLOCK, x + j * b_next, c + (size_t)j * 512 + r * 16, 16);
     }
