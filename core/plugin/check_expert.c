@@ -309,8 +309,10 @@ static void expert_pack_decode(struct check_ctx *c)
 static void expert_pack_edges(struct check_ctx *c)
 {
     static const float fill[] = {0.0f, 1e30f, 1e-38f, 1.0f};
-    for (const struct ifx_expert_shape *s = expert_shapes; s->hidden != 0 && !c->failed; s += 3)
+    const size_t shapes = sizeof expert_shapes / sizeof expert_shapes[0] - 1; /* the last one ends the list */
+    for (size_t at = 0; at < shapes && !c->failed; at += 3)
         for (int k = 0; k < 4 && !c->failed; k++) {
+            const struct ifx_expert_shape *s = &expert_shapes[at];
             struct expert e;
             const uint64_t values = (uint64_t)s->hidden * s->inter;
             if (expert_open(c, &e, s)) {
