@@ -394,7 +394,7 @@ template <class F, int DP, int W> IFX_DEV void ifx_kvc_decode_kernel(const struc
     __syncthreads();
 
     /* The warps' sums meet in shared memory. */
-    float *sums = (float *)shared, *acc = (float *)area; /* [warp][16][2], [warp][16][DP] */
+    float *sums = (float *)shared, *acc = (float *)(q + IFX_KVC_DECODE_ROWS * DP * 2u); /* [warp][16][2], [warp][16][DP] */
     if (lane % 4u == 0) {
         sums[(warp * 16u + g) * 2u] = x.m[0], sums[(warp * 16u + g) * 2u + 1u] = x.l[0];
         sums[(warp * 16u + g + 8u) * 2u] = x.m[1], sums[(warp * 16u + g + 8u) * 2u + 1u] = x.l[1];

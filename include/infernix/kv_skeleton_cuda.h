@@ -86,12 +86,13 @@ static inline void ifx_kvc_shared(struct ifx_kvc *c)
     const uint32_t row = c->pad_dim * 2u, tile = c->compute->arch >= 100u ? 32u : 64u, direct = c->flags & IFX_KVC_DIRECT;
     const uint32_t warps = c->flags & IFX_KVC_EIGHT && c->compute->arch < 100u ? 8u : 4u;
     const uint32_t stage = warps * 2u * 16u * (direct ? row : c->raw_stride);
-    const uint32_t fixed = 2048u + IFX_KVC_DECODE_ROWS * row + (direct ? 0u : warps * 16u * row);
+    const uint32_t tiles = direct ? 0u : warps * 16u * row, fixed = 2048u + IFX_KVC_DECODE_ROWS * row;
     const uint32_t merge = warps * 16u * c->pad_dim * 4u;
-    uint32_t room = c->compute->max_shared < fixed + stage ? 0u : (c->compute->max_shared - fixed) / stage;
+    uint32_t room = c->compute->max_shared < fixed + tiles + stage ? 0u : (c->compute->max_shared - fixed - tiles) / stage;
     c->decode_warps = warps;
     c->stages = room > 4u ? 4u : room < 1u ? 1u : room;
-    c->decode_shared = fixed + (c->stages * stage > merge ? c->stages * stage : merge);
+    /* The warps' sums take the place of tiles and ring in the end. */
+    c->decode_shared = fixed + (tiles + c->stages * stage > merge ? tiles + c->stages * stage : merge);
     c->prefill_shared = 2048u + IFX_KVC_PREFILL_ROWS * row + tile * (direct ? 2u * row : row + 2u * c->raw_stride);
 }
 
