@@ -19,7 +19,7 @@ else
   run=sh
 fi
 failed=0
-for test in ops experts kv model; do
+for test in host ops experts kv model; do
   $run "$scripts/$test.sh" > "$test.log" 2>&1
   status=$?
   case $status in
