@@ -20,7 +20,7 @@ const struct cli_option cli_global_options[] = {
     {"--kv-dtype", "FORMAT", "KV-cache format: bf16, int8, f32 or a plugin's (default bf16; f32 on ref)", false},
     {"--experts", "FORMAT", "expert format, re-packed at load: bf16, int8, nvfp4 or a plugin's (default: as stored)", false},
     {"--ctx", "N", "context limit in tokens (default: the model's, at most 4096)", false},
-    {"--prefill-chunk", "N", "prompt tokens a step (default 512)", false},
+    {"--prefill-chunk", "N", "prompt tokens a step (default 512; 2048 for a mixture on a GPU with room)", false},
     {"--vram-budget", "SIZE", "device memory the program may take: 8G, 512M (default: what is free)", false},
     {"--ram-budget", "SIZE", "host memory the program may take (default: what the machine and its limits allow)", false},
     {"--cpu-threads", "N", "CPU threads that compute experts beside a GPU (default: all of --threads)", false},

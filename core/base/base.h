@@ -66,6 +66,9 @@ uint32_t base_pool_threads(const struct base_pool *pool);
  * the caller's; tasks not yet started are then skipped.  Workers spin briefly between runs, then sleep.  Not
  * reentrant from a task (runs inline then), one caller at a time (callers queue). */
 int32_t base_pool_run(struct base_pool *pool, uint64_t n_tasks, ifx_task_fn fn, void *ctx);
+/* For so long from now the workers look out for the next run without sleeping: the runs of a step follow each other closely, and waking
+ * many takes as long as a short run.  They let others have their CPU meanwhile. */
+void base_pool_stay_awake(struct base_pool *pool, double seconds);
 uint32_t base_usable_cpus(void);
 
 /* ---- time, text ---- */

@@ -58,6 +58,7 @@ struct base_pool {
     alignas(64) _Atomic uint64_t next; /* the next task to hand out */
     alignas(64) _Atomic uint32_t bell; /* futex: changes with each run and at the end */
     _Atomic uint32_t sleepers;
+    _Atomic double awake_until;
     _Atomic uint32_t stop;
     alignas(64) _Atomic uint32_t done; /* futex: the caller sleeps here */
     _Atomic uint32_t caller_sleeps;
@@ -150,6 +151,14 @@ static void wait_for_bell(struct base_pool *pool, uint32_t rung)
                 relax();
             }
         } while (base_now() < until);
+        while (base_now() < atomic_load_explicit(&pool->awake_until, memory_order_relaxed)) {
+            for (int i = 0; i < 16; i++) {
+                if (atomic_load_explicit(&pool->bell, memory_order_acquire) != rung)
+                    return;
+                relax();
+            }
+            sched_yield();
+        }
     }
     atomic_fetch_add(&pool->sleepers, 1);
     while (atomic_load(&pool->bell) == rung)
@@ -242,6 +251,11 @@ int32_t base_pool_run(struct base_pool *pool, uint64_t n_tasks, ifx_task_fn fn, 
         base_error(status, "%s", pool->failed_text);
     pthread_mutex_unlock(&pool->callers);
     return status;
+}
+
+void base_pool_stay_awake(struct base_pool *pool, double seconds)
+{
+    atomic_store_explicit(&pool->awake_until, base_now() + seconds, memory_order_relaxed);
 }
 
 static int pin_thread(pthread_t thread, int cpu)

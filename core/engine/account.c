@@ -58,7 +58,7 @@ static void add_limits(const struct ifx_model *m, const struct ifx_offload_optio
     if (m->host_memory)
         return;
     if (!m->dev->ops->props(m->dev, &props) && props.memory_bytes)
-        ledger_limit(&l->limit[LEDGER_DEVICE], m->device_free, "free when it was opened");
+        ledger_limit(&l->limit[LEDGER_DEVICE], m->device_free, "what was free on the device");
     if (o->vram_budget)
         ledger_limit(&l->limit[LEDGER_DEVICE], o->vram_budget, "--vram-budget");
 }

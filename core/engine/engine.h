@@ -14,6 +14,7 @@
 #define ENGINE_PAGE_TOKENS   64u
 #define ENGINE_DEFAULT_CTX   4096u
 #define ENGINE_DEFAULT_CHUNK 512u
+#define ENGINE_STREAM_CHUNK  2048u /* where experts are streamed */
 #define ENGINE_DEFAULT_ROWS  (64ull << 20) /* bytes of table rows in memory */
 #define ENGINE_PASS_ITEMS    IFX_NARROW_COLUMNS /* sequences of one pass */
 #define ENGINE_BUFFERS       24u

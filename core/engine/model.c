@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#define DEVICE_ROOMY (UINT64_C(6) << 30)
+
 static int32_t open_family(struct ifx_model *m)
 {
     const struct registry_plugin *plugin;
@@ -21,8 +23,18 @@ static int32_t open_family(struct ifx_model *m)
     return artifact_check(m->artifact, m->desc);
 }
 
-static int32_t open_device(struct ifx_model *m, const char *name)
+/* Where experts are streamed each step costs a pass of them over the link, so steps are long; a small device has no room for that. */
+static void grow_chunk(struct ifx_model *m, const struct ifx_model_options *o)
 {
+    uint64_t room = o->offload.vram_budget && o->offload.vram_budget < m->device_free ? o->offload.vram_budget : m->device_free;
+    if (o->prefill_chunk || m->host_memory || !m->desc->n_moe || room < DEVICE_ROOMY)
+        return;
+    m->prefill_chunk = m->n_ctx < ENGINE_STREAM_CHUNK ? m->n_ctx : ENGINE_STREAM_CHUNK;
+}
+
+static int32_t open_device(struct ifx_model *m, const struct ifx_model_options *o)
+{
+    const char *name = o->device;
     struct ifx_device_props props = {.struct_size = sizeof props};
     int32_t st = ifx_device_open(m->ctx, name, &m->dev);
     if (!st)
@@ -35,6 +47,7 @@ static int32_t open_device(struct ifx_model *m, const char *name)
     m->device_free = props.free_bytes;
     m->host_memory = props.flags & IFX_DEVICE_HOST_MEM;
     m->oracle = props.flags & IFX_DEVICE_ORACLE;
+    grow_chunk(m, o);
     m->device_name = base_strdup(props.name);
     return m->device_name ? IFX_OK : IFX_ENOMEM;
 }
@@ -138,7 +151,7 @@ static int32_t open_all(struct ifx_model *m, const struct ifx_model_options *o)
     if (!st)
         st = set_limits(m, o);
     if (!st)
-        st = open_device(m, o->device);
+        st = open_device(m, o);
     if (!st)
         st = open_text(m);
     if (!st)

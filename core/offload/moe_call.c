@@ -49,8 +49,13 @@ static bool plan_narrow(const struct offload *o, const struct offload_moe_call *
     pthread_mutex_lock((pthread_mutex_t *)&o->lock);
     double all = (double)(o->stats.hits + o->stats.misses), missed = all > 0 ? (double)o->stats.misses / all : 1;
     pthread_mutex_unlock((pthread_mutex_t *)&o->lock);
-    double both = k->cpu_record + k->link_record, misses = (double)c->n * o->config.layers[c->layer].top_k * missed;
-    return both > 0 && misses * k->cpu_record * k->cpu_record / both > SYNC_SECONDS;
+    double misses = (double)c->n * o->config.layers[c->layer].top_k * missed;
+    double shared = k->cpu_shared > k->cpu_record ? k->cpu_shared : k->cpu_record;
+    if (k->link_record <= 0 || shared <= 0)
+        return false;
+    /* Both at once, at the speed that they leave each other. */
+    double together = 1 / (1 / shared + 1 / k->link_record);
+    return misses * (k->cpu_record - together) > SYNC_SECONDS;
 }
 
 bool offload_capturable(const struct offload *o)

@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 
 #define OFFLOAD_PROMOTIONS 16u /* in flight at once */
+#define OFFLOAD_AWAKE_SECONDS 2e-3 /* a layer's dense part: then the next share of the CPU is due */
 #define OFFLOAD_SEGMENTS   16u /* pieces of the frames' memory: what shrinking can give back */
 
 /* A bank on the device. */

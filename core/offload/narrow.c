@@ -50,6 +50,8 @@ static int32_t compute_misses(void *ctx)
     j->work = offload_work(l, IFX_WORK_HOST_EXPERTS, call.n_parts, row);
     double began = base_now();
     int32_t st = offload_cpu_parts(&call, o->cpu_ws);
+    if (!o->virtual_clock)
+        base_pool_stay_awake(o->pool, OFFLOAD_AWAKE_SECONDS);
     double took = o->virtual_clock ? offload_cpu_seconds(o, call.parts, call.n_parts, 0) : base_now() - began;
     pthread_mutex_lock(&o->lock);
     o->stats.cpu_busy_seconds += call.n_parts ? took : 0;

@@ -293,6 +293,8 @@ static int32_t compute_share(struct wide *w)
     struct ifx_work work = offload_work(l, IFX_WORK_HOST_EXPERTS, p->n_cpu, w->cpu_pairs);
     double began = offload_now(o), predicted = offload_cpu_seconds(o, call.parts, call.n_parts, p->n_link - w->n_ahead);
     int32_t st = offload_cpu_parts(&call, o->cpu_ws);
+    if (!o->virtual_clock)
+        base_pool_stay_awake(o->pool, OFFLOAD_AWAKE_SECONDS);
     if (!st && o->ops->host_work)
         o->ops->host_work(o->dev, &work);
     double took = offload_now(o) - began;

@@ -329,7 +329,7 @@ static void test_memory(void **state)
     int32_t tokens[500];
     float logits[ROW];
     (void)state;
-    rig_refused(golden(0, DENSE), &o, "vram");
+    rig_refused(golden(0, DENSE), &o, "of device memory are needed");
     for (size_t p = 0; p < 3; p++) {
         o = (struct options){.device = "sim", .sequences = 2, .prefix = 4 * MIB, .chunk = 100};
         rig_open(&r, golden(0, "%s", checkpoints[p]), &o);
