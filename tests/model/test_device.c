@@ -12,7 +12,7 @@
 #define MOE   "checkpoints/qwen3_5_moe-tiny"
 #define MIB   (1ull << 20)
 
-static const char *const checkpoints[] = {DENSE, MOE, "checkpoints/qwen3_5_moe-mid-nvfp4"};
+static const char *const checkpoints[] = {DENSE, MOE, "checkpoints/qwen3_5_moe-mid-nvfp4", "checkpoints/qwen4_exp-tiny"};
 
 static void make_tokens(int32_t *tokens, uint32_t n, uint32_t vocab, uint32_t seed)
 {
