@@ -80,19 +80,32 @@ static void sort_widest_first(const uint32_t *columns, uint32_t *ids, uint32_t n
     }
 }
 
+/* Splits by width that are predicted to finish as soon as the best one, as far as predictions go: among them the policy's is taken. */
+#define SPLIT_NOISE 0.015
+
+static uint32_t policy_link_count(const struct offload_plan_input *in, uint32_t n_missing)
+{
+    if (in->n <= IFX_NARROW_COLUMNS)
+        return 0;
+    if (in->n > in->policy->max_columns)
+        return n_missing;
+    return (uint32_t)(((uint64_t)offload_link_share(in->policy, in->n) * n_missing + 128) / 256);
+}
+
 /* How many of the missing experts (widest first) the link should take so that both sides finish soonest.  What the CPU has computed
  * crosses when both it and the link are through with the rest. */
 static uint32_t balance_link_count(const struct offload_plan_input *in, const uint32_t *missing, uint32_t n_missing,
-                                   double device_busy)
+                                   double device_busy, struct offload_plan *out)
 {
     const struct offload_cost *c = in->cost;
     double arrive = c->link_fixed, device = device_busy, best;
-    uint32_t best_count = 0;
+    uint32_t best_count = 0, policy_count = policy_link_count(in, n_missing);
     uint64_t left = 0; /* columns that stay with the CPU */
 
     for (uint32_t i = 0; i < n_missing; i++)
         left += in->columns[missing[i]];
     best = larger(offload_cost_cpu(c, n_missing, left, false) + c->link_row * (double)left, device_busy);
+    out->policy_seconds = best;
     for (uint32_t i = 0; i < n_missing; i++) {
         uint32_t experts = n_missing - i - 1;
         left -= in->columns[missing[i]];
@@ -100,26 +113,27 @@ static uint32_t balance_link_count(const struct offload_plan_input *in, const ui
         device = larger(device, arrive) + offload_cost_device(c, in->columns[missing[i]]);
         double cpu = offload_cost_cpu_finish(offload_cost_cpu(c, experts, left, true), offload_cost_cpu(c, experts, left, false), arrive);
         double finish = experts ? larger(larger(cpu, arrive) + c->link_row * (double)left, device) : device;
+        if (i + 1 == policy_count)
+            out->policy_seconds = finish;
         if (finish < best) {
             best = finish;
             best_count = i + 1;
         }
     }
+    out->best_seconds = best;
+    if (in->n > IFX_NARROW_COLUMNS && out->policy_seconds <= best * (1 + SPLIT_NOISE))
+        return policy_count;
     return best_count;
 }
 
 static uint32_t link_count(const struct offload_plan_input *in, const uint32_t *missing, uint32_t n_missing,
-                           double device_busy)
+                           double device_busy, struct offload_plan *out)
 {
     if (in->mode == OFFLOAD_ASSIST_OFF)
         return n_missing;
     if (in->mode == OFFLOAD_ASSIST_BALANCE && in->cost)
-        return balance_link_count(in, missing, n_missing, device_busy);
-    if (in->n <= IFX_NARROW_COLUMNS)
-        return 0;
-    if (in->n > in->policy->max_columns)
-        return n_missing;
-    return (uint32_t)(((uint64_t)offload_link_share(in->policy, in->n) * n_missing + 128) / 256);
+        return balance_link_count(in, missing, n_missing, device_busy, out);
+    return policy_link_count(in, n_missing);
 }
 
 void offload_plan_make(const struct offload_plan_input *in, struct offload_plan *out)
@@ -128,6 +142,7 @@ void offload_plan_make(const struct offload_plan_input *in, struct offload_plan 
     double device_busy = 0;
 
     out->n_resident = 0;
+    out->best_seconds = out->policy_seconds = 0;
     for (uint32_t e = 0; e < in->experts; e++) {
         if (in->columns[e] == 0)
             continue;
@@ -140,7 +155,7 @@ void offload_plan_make(const struct offload_plan_input *in, struct offload_plan 
         }
     }
     sort_widest_first(in->columns, out->link, n_missing);
-    uint32_t n_link = link_count(in, out->link, n_missing, device_busy);
+    uint32_t n_link = link_count(in, out->link, n_missing, device_busy, out);
     /* The widest come first, so what the CPU must not touch is a prefix. */
     if (in->deterministic)
         while (n_link < n_missing && in->columns[out->link[n_link]] > IFX_NARROW_COLUMNS)

@@ -42,6 +42,7 @@ struct offload_plan {
     uint32_t *resident; /* ascending ids */
     uint32_t *link;     /* widest first: the order in which they cross */
     uint32_t *cpu;      /* widest first: the order in which workers should start them */
+    double best_seconds, policy_seconds; /* balance with costs: predicted for the best split by width and for the policy's; otherwise 0 */
 };
 
 struct offload_plan_input {
@@ -59,7 +60,8 @@ struct offload_plan_input {
  * first share left of the first point, the last share from the last point to max_columns; 0 past max_columns. */
 uint32_t offload_link_share(const struct ifx_assist_policy *p, uint32_t n);
 /* Fills the three lists; each must have room for `experts` entries.  Calls of at most IFX_NARROW_COLUMNS columns leave every missing expert
- * to the CPU in ramp mode (decode: hits never wait for the link), and in balance mode unless the link finishes it earlier. */
+ * to the CPU in ramp mode (decode: hits never wait for the link), and in balance mode unless the link finishes it earlier.
+ * Wider ones in balance mode get the split that is predicted to finish first, or the policy's when that is within 1.5 % of it. */
 void offload_plan_make(const struct offload_plan_input *in, struct offload_plan *out);
 
 #endif
