@@ -81,6 +81,29 @@ static void say(const struct ifx_model *m, uint32_t mode, uint32_t frames, uint3
                  6e-12 * (double)m->moe_layers[0].hidden * (double)m->moe_layers[0].inter / k.cpu_column);
 }
 
+/* One line where the policy was made for another machine than this one. */
+static int32_t judge_policy(const struct ifx_model *m, uint32_t mode, uint32_t frames, uint32_t slots, const struct offload_memory *need)
+{
+    struct offload_cost k;
+    const struct offload_layer *l = &m->moe_layers[0];
+    offload_cost_get(m->offload, &k);
+    if (mode != OFFLOAD_ASSIST_RAMP || !slots || frames >= need->n_experts || k.link_record <= 0 || k.cpu_record <= 0)
+        return IFX_OK;
+    const struct policy_fit fit = {.policy = m->policies[0], .cost = &k, .experts = l->experts, .top_k = l->top_k,
+                                   .resident = frames / m->desc->n_moe};
+    struct policy_misfit misfit;
+    int32_t st = offload_policy_fit(&fit, &misfit);
+    if (st)
+        return st;
+    base_log(IFX_LOG_DEBUG, "experts: by the rates measured the policy takes %.2f times as long as the best split at %u columns, and %.2f times from "
+             "its limit to the next column", misfit.ratio, misfit.columns, misfit.step);
+    if (offload_policy_far(&misfit))
+        base_log(IFX_LOG_INFO, "experts: the assist policy (up to %u columns) is far off on this machine: up to %.1f times the time of the best split "
+                 "(at %u columns); infernix calibrate measures one that suits it, --assist balance finds the split while it runs",
+                 m->policies[0]->max_columns, misfit.ratio, misfit.columns);
+    return IFX_OK;
+}
+
 static int32_t make_policies(struct ifx_model *m, const struct ifx_offload_options *o, uint32_t *mode)
 {
     const struct ifx_assist_policy *bank = registry_policy(m->bank_ops);
@@ -134,7 +157,7 @@ int32_t engine_open_offload(struct ifx_model *m, const struct ifx_model_options 
         st = offload_state_load(m->offload, m->expert_state);
     if (!st)
         say(m, mode, frames, slots, &need);
-    return st;
+    return st ? st : judge_policy(m, mode, frames, slots, &need);
 }
 
 void engine_close_offload(struct ifx_model *m)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "policy.h"
 
-#include "planner.h"
+#include "predict.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -92,4 +92,70 @@ int32_t offload_policy_make(const struct ifx_assist_policy *bank, uint32_t max_c
     out->policy.n_points = n;
     out->policy.max_columns = limit;
     return IFX_OK;
+}
+
+/* ---- does it suit the machine? ---- */
+
+#define FIT_WIDEST 1024u
+#define FIT_ZIPF   0.4 /* with it the registered 575 is where assisting and streaming meet, at rates of a machine of its kind */
+#define FAR_RATIO  2.0 /* a ramp of three points is never the best at every width */
+#define FAR_STEP   1.4
+
+/* The prediction for n columns of the drawn routing.  memory: four numbers and a byte an expert. */
+static void fit_at(const struct policy_fit *f, const struct predict_routing *r, uint32_t n, uint32_t *memory, struct offload_plan *plan)
+{
+    uint8_t *resident = (uint8_t *)(memory + 4ull * f->experts);
+    const struct offload_plan_input in = {.experts = f->experts, .n = n, .columns = memory, .resident = resident, .policy = f->policy,
+                                          .mode = OFFLOAD_ASSIST_BALANCE, .cost = f->cost};
+    *plan = (struct offload_plan){.resident = memory + f->experts, .link = memory + 2ull * f->experts, .cpu = memory + 3ull * f->experts};
+    memset(memory, 0, f->experts * sizeof *memory);
+    for (uint64_t i = 0; i < (uint64_t)n * f->top_k; i++)
+        memory[r->chosen[i]]++;
+    memset(resident, 0, f->experts);
+    memset(resident, 1, f->resident < f->experts ? f->resident : f->experts); /* the most popular */
+    offload_plan_make(&in, plan);
+}
+
+static void fit(const struct policy_fit *f, const struct predict_routing *r, uint32_t *memory, struct policy_misfit *out)
+{
+    uint32_t limit = f->policy->max_columns;
+    const uint32_t widths[] = {32, 64, 128, 192, 256, 384, 512, 768, FIT_WIDEST, limit, limit + 1};
+    struct offload_plan plan;
+    double at_limit = 0, past = 0;
+    for (uint32_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+        if (widths[i] <= IFX_NARROW_COLUMNS || widths[i] > FIT_WIDEST)
+            continue;
+        fit_at(f, r, widths[i], memory, &plan);
+        at_limit = widths[i] == limit ? plan.policy_seconds : at_limit;
+        past = widths[i] == limit + 1 ? plan.policy_seconds : past;
+        if (plan.best_seconds > 0 && plan.policy_seconds > plan.best_seconds * out->ratio) {
+            out->ratio = plan.policy_seconds / plan.best_seconds;
+            out->columns = widths[i];
+        }
+    }
+    if (at_limit > 0 && past > 0)
+        out->step = past / at_limit;
+}
+
+int32_t offload_policy_fit(const struct policy_fit *f, struct policy_misfit *out)
+{
+    const struct predict_model m = {.layers = 1, .experts = f->experts, .top_k = f->top_k, .zipf = FIT_ZIPF};
+    struct predict_routing r;
+    *out = (struct policy_misfit){.ratio = 1};
+    int32_t st = predict_routing_create(&m, FIT_WIDEST, &r);
+    if (st)
+        return st;
+    uint32_t *memory = base_calloc(5ull * f->experts, sizeof *memory);
+    if (memory)
+        fit(f, &r, memory, out);
+    predict_routing_destroy(&r);
+    if (!memory)
+        return IFX_ENOMEM;
+    base_free(memory);
+    return IFX_OK;
+}
+
+bool offload_policy_far(const struct policy_misfit *m)
+{
+    return m->ratio > FAR_RATIO || (m->step > 0 && (m->step > FAR_STEP || m->step < 1 / FAR_STEP));
 }

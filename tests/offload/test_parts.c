@@ -233,6 +233,26 @@ static void test_policy(void **state)
     assert_int_equal(mode, OFFLOAD_ASSIST_OFF);
 }
 
+/* Nothing to say where the rates are those that the policy was made for; a CPU half or twice as fast is far off; nothing missing, nothing wrong. */
+static void test_policy_fit(void **state)
+{
+    (void)state;
+    static const struct { double cpu; bool far; } rows[] = {{0.5, true}, {1, false}, {2, true}, {10, true}};
+    for (uint32_t i = 0; i < 4; i++) {
+        /* Records of 5.3 MB at 26 and 75 GB/s, 18.9 MFLOP a column at 385 GFLOP/s. */
+        struct offload_cost k = {.link_record = 204e-6, .cpu_record = 71e-6, .cpu_shared = 108e-6, .cpu_column = 49e-6 / rows[i].cpu,
+                                 .device_record = 3.5e-6, .device_column = 0.19e-6, .link_row = 0.47e-6};
+        struct policy_fit f = {.policy = &nvfp4, .cost = &k, .experts = 256, .top_k = 8, .resident = 67};
+        struct policy_misfit m;
+        OK(offload_policy_fit(&f, &m));
+        print_message("a CPU of %.1f: %.2f at %u columns, %.2f past the limit\n", rows[i].cpu, m.ratio, m.columns, m.step);
+        assert_int_equal(offload_policy_far(&m), rows[i].far);
+        f.resident = 256;
+        OK(offload_policy_fit(&f, &m));
+        assert_true(m.ratio == 1 && !offload_policy_far(&m));
+    }
+}
+
 /* ---- memory ---- */
 
 static void test_divide(void **state)
@@ -446,6 +466,7 @@ int main(void)
         cmocka_unit_test(test_ranking_file),
         cmocka_unit_test(test_warm_start),
         cmocka_unit_test(test_policy),
+        cmocka_unit_test(test_policy_fit),
         cmocka_unit_test(test_divide),
         cmocka_unit_test(test_pinning),
         cmocka_unit_test(test_cgroups),
