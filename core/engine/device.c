@@ -46,11 +46,21 @@ static int32_t open_named(struct ifx_context *c, const char *name, struct ifx_de
 }
 
 /* The GPU if there is one, else the CPU, which says so once. */
+/* A plugin that was not built is no fault; one that was refused is told as it is. */
+static void name_missing_plugin(struct ifx_context *c)
+{
+    const struct registry_plugin *plugin;
+    if (registry_find(c->registry, IFX_KIND_DEVICE, "cuda", &plugin) == IFX_ENOTFOUND && !strstr(base_error_text(), "refused"))
+        base_error(IFX_ENOTFOUND, "this build has no device_cuda (configure says why)");
+}
+
 static int32_t open_auto(struct ifx_context *c, struct ifx_device **out)
 {
     int32_t st = open_named(c, "cuda", out);
     if (!st)
         return IFX_OK;
+    if (st == IFX_ENOTFOUND)
+        name_missing_plugin(c);
     engine_cpu_instead();
     return open_named(c, "cpu", out);
 }
