@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_offload.c - the demo on a device with memory of its own: whatever budget, assist mode and number of threads, the same router
- * choices, tokens and logits as with everything in one memory.
+ * test_offload.c - models on a device with memory of its own: whatever budget, state of the cache, assist mode and number of threads, the same
+ * router choices, tokens and logits as with everything in one memory.  IFX_PLACEMENTS: how many configurations of the small models (default 200).
  */
 #include "engine.h"
 #include "harness.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { PROMPT = 290, DECODE = 16, CONFIGURATIONS = 30 };
+enum { PROMPT = 290, DECODE = 16, CONFIGURATIONS = 30, PLACEMENTS = 200 };
 
 struct result {
     int32_t tokens[DECODE];
@@ -34,29 +35,16 @@ static int32_t on_router(void *ctx, uint32_t layer, uint64_t pos0, uint32_t n, u
     return IFX_OK;
 }
 
-static void run(const struct ifx_model_options *o, uint32_t threads, struct result *out)
+/* One prompt and what follows it. */
+static void read_and_write(struct ifx_sequence *s, uint32_t prompt, struct result *out)
 {
-    struct ifx_context_options co = {.threads = threads};
-    struct ifx_context *ctx;
-    struct ifx_model *m;
-    struct ifx_sequence *s;
-    struct ifx_model_info info;
-    int32_t tokens[PROMPT], next;
-    OK(ifx_context_create(&co, &ctx));
-    OK(ifx_model_open(ctx, o, &m));
-    ifx_model_info(m, &info);
-    out->vocab = info.desc->vocab;
-    out->room = (uint64_t)PROMPT * info.desc->n_moe * info.desc->moe[0].top_k;
-    out->n_ids = 0;
-    out->ids = base_calloc(out->room, sizeof *out->ids);
-    out->logits = base_calloc(out->vocab, sizeof *out->logits);
-    assert_true(out->ids && out->logits);
-    for (uint32_t i = 0; i < PROMPT; i++)
-        tokens[i] = (int32_t)(i * 2654435761u % out->vocab);
     const struct ifx_observer observer = {.ctx = out, .router = on_router};
-    OK(ifx_sequence_create(m, &s));
+    int32_t tokens[PROMPT], next;
+    for (uint32_t i = 0; i < prompt; i++)
+        tokens[i] = (int32_t)(i * 2654435761u % out->vocab);
+    out->n_ids = 0;
     ifx_sequence_observe(s, &observer);
-    OK(ifx_sequence_feed(s, tokens, PROMPT, 1, out->logits));
+    OK(ifx_sequence_feed(s, tokens, prompt, 1, out->logits));
     ifx_sequence_observe(s, NULL);
     for (uint32_t i = 0; i < DECODE; i++) {
         next = 0;
@@ -66,10 +54,61 @@ static void run(const struct ifx_model_options *o, uint32_t threads, struct resu
         out->tokens[i] = next;
         OK(ifx_sequence_feed(s, &next, 1, 1, out->logits));
     }
+}
+
+/* `rounds` times the same from an empty state; the last one counts: the experts then lie where those before have brought them. */
+static void run(const struct ifx_model_options *o, uint32_t threads, uint32_t prompt, uint32_t rounds, struct result *out)
+{
+    struct ifx_context_options co = {.threads = threads};
+    struct ifx_context *ctx;
+    struct ifx_model *m;
+    struct ifx_sequence *s;
+    struct ifx_model_info info;
+    OK(ifx_context_create(&co, &ctx));
+    OK(ifx_model_open(ctx, o, &m));
+    ifx_model_info(m, &info);
+    out->vocab = info.desc->vocab;
+    out->room = (uint64_t)prompt * info.desc->n_moe * info.desc->moe[0].top_k;
+    out->ids = base_calloc(out->room, sizeof *out->ids);
+    out->logits = base_calloc(out->vocab, sizeof *out->logits);
+    assert_true(out->ids && out->logits);
+    OK(ifx_sequence_create(m, &s));
+    for (uint32_t i = 0; i < rounds; i++) {
+        if (i)
+            OK(ifx_sequence_reset(s));
+        read_and_write(s, prompt, out);
+    }
     ifx_offload_stats(m, &out->stats);
     ifx_sequence_destroy(s);
     ifx_model_close(m);
     ifx_context_destroy(ctx);
+}
+
+static void same(const char *what, const struct result *got, const struct result *want)
+{
+    if (got->n_ids != want->n_ids || memcmp(got->ids, want->ids, got->n_ids * sizeof *got->ids) != 0)
+        FAIL("%s: the router chose other experts", what);
+    if (memcmp(got->tokens, want->tokens, sizeof got->tokens) != 0)
+        FAIL("%s: other tokens", what);
+    if (memcmp(got->logits, want->logits, got->vocab * sizeof *got->logits) != 0)
+        FAIL("%s: other logits", what);
+}
+
+static void add(struct ifx_offload_stats *sum, const struct ifx_offload_stats *s)
+{
+    sum->hits += s->hits;
+    sum->link_experts += s->link_experts;
+    sum->cpu_experts += s->cpu_experts;
+    sum->streamed_calls += s->streamed_calls;
+    sum->assisted_calls += s->assisted_calls;
+    sum->promotions += s->promotions;
+}
+
+static void tell(const struct ifx_offload_stats *sum)
+{
+    print_message("%u hits, %u over the link, %u by the CPU, %u streamed, %u assisted, %u promoted\n", (unsigned)sum->hits,
+                  (unsigned)sum->link_experts, (unsigned)sum->cpu_experts, (unsigned)sum->streamed_calls, (unsigned)sum->assisted_calls,
+                  (unsigned)sum->promotions);
 }
 
 static void release(struct result *r)
@@ -90,7 +129,7 @@ static void test_any_budget(void **state)
     OK(ifx_demo_path(&path));
     for (uint32_t c = 0; c < 3; c++) {
         struct ifx_model_options o = {.path = path, .device = "cpu", .prefill_chunk = chunks[c]};
-        run(&o, 2, &want[c]);
+        run(&o, 2, PROMPT, 1, &want[c]);
     }
     for (uint32_t i = 0; i < CONFIGURATIONS; i++) {
         char what[200];
@@ -104,26 +143,119 @@ static void test_any_budget(void **state)
                                                   .assist_max_columns = r / 5184 % 2 ? 100 : 0}};
         snprintf(what, sizeof what, "configuration %u: %u MB, assist %s, %u threads, chunks of %u", i, (unsigned)(vram >> 20), o.offload.assist,
                  threads, chunks[c]);
-        run(&o, threads, &got);
-        if (got.n_ids != want[c].n_ids || memcmp(got.ids, want[c].ids, got.n_ids * sizeof *got.ids) != 0)
-            FAIL("%s: the router chose other experts", what);
-        if (memcmp(got.tokens, want[c].tokens, sizeof got.tokens) != 0)
-            FAIL("%s: other tokens", what);
-        if (memcmp(got.logits, want[c].logits, got.vocab * sizeof *got.logits) != 0)
-            FAIL("%s: other logits", what);
-        sum.hits += got.stats.hits;
-        sum.link_experts += got.stats.link_experts;
-        sum.cpu_experts += got.stats.cpu_experts;
-        sum.streamed_calls += got.stats.streamed_calls;
-        sum.assisted_calls += got.stats.assisted_calls;
+        run(&o, threads, PROMPT, 1, &got);
+        same(what, &got, &want[c]);
+        add(&sum, &got.stats);
         release(&got);
     }
-    print_message("%u hits, %u over the link, %u by the CPU, %u streamed, %u assisted\n", (unsigned)sum.hits, (unsigned)sum.link_experts,
-                  (unsigned)sum.cpu_experts, (unsigned)sum.streamed_calls, (unsigned)sum.assisted_calls);
+    tell(&sum);
     assert_true(sum.hits > 1000 && sum.link_experts > 1000 && sum.cpu_experts > 1000 && sum.streamed_calls > 50 && sum.assisted_calls > 50);
     for (uint32_t c = 0; c < 3; c++)
         release(&want[c]);
     base_free(path);
+}
+
+/* ---- small models: from the least that they run with to everything ---- */
+
+static const char *const small[] = {"qwen3_5_moe-tiny", "qwen3_5_moe-mid-nvfp4", "qwen4_exp-tiny"};
+enum { SMALL = 3, CHUNKS = 4, SMALL_PROMPT = 80 };
+static const uint32_t small_chunks[CHUNKS] = {5, 8, 33, SMALL_PROMPT};
+
+static bool opens(const char *path, uint32_t chunk, uint64_t budget, struct ifx_offload_stats *stats)
+{
+    struct ifx_context_options co = {.threads = 1};
+    struct ifx_model_options o = {.path = path, .device = "sim,link=0,latency=0", .ctx = 256, .prefill_chunk = chunk,
+                                  .offload = {.vram_budget = budget, .no_expert_state = true}};
+    struct ifx_context *ctx;
+    struct ifx_model *m = NULL;
+    OK(ifx_context_create(&co, &ctx));
+    bool ok = !ifx_model_open(ctx, &o, &m);
+    if (ok && stats)
+        ifx_offload_stats(m, stats);
+    ifx_model_close(m);
+    ifx_context_destroy(ctx);
+    return ok;
+}
+
+/* The least budget, to a quarter of a frame, and the bytes from there to everything. */
+static uint64_t least_budget(const char *path, uint32_t chunk, uint64_t *more)
+{
+    struct ifx_offload_stats all;
+    uint64_t lo = 1, hi = UINT64_C(256) << 20;
+    if (!opens(path, chunk, hi, &all))
+        FAIL("%s: %s", path, base_error_text());
+    while (hi - lo > all.frame_bytes / 4) {
+        uint64_t mid = lo + (hi - lo) / 2;
+        if (opens(path, chunk, mid, NULL))
+            hi = mid;
+        else
+            lo = mid;
+    }
+    *more = all.frame_bytes * (all.frames * 4 / 3 + 8); /* a part of it is staging */
+    return hi;
+}
+
+static uint32_t draw(uint64_t *seed, uint32_t below)
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*seed >> 33) % below;
+}
+
+static void small_placements(const char *name, uint32_t count, uint64_t *seed, struct ifx_offload_stats *sum, uint32_t *least_frames,
+                             uint64_t *most_frames)
+{
+    static const char *const modes[] = {"ramp", "balance", "off"};
+    struct result want[CHUNKS], got;
+    char path[1100];
+    uint64_t more, least[CHUNKS];
+    snprintf(path, sizeof path, "%s", golden(0, "checkpoints/%s", name));
+    for (uint32_t c = 0; c < CHUNKS; c++) {
+        struct ifx_model_options o = {.path = path, .device = "cpu", .ctx = 256, .prefill_chunk = small_chunks[c]};
+        run(&o, 2, SMALL_PROMPT, 1, &want[c]);
+        least[c] = least_budget(path, small_chunks[c], &more);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        char what[240];
+        uint32_t c = draw(seed, CHUNKS), threads = 1 + draw(seed, 3), rounds = 1 + draw(seed, 2);
+        /* Few frames are where most can go wrong: every third configuration has hardly any. */
+        uint64_t extra = i == 0 ? 0 : i == 1 ? more : i % 3 ? more / 64 * draw(seed, 65) : more / 64 * draw(seed, 6);
+        struct ifx_model_options o = {.path = path, .device = "sim,link=0,latency=0", .ctx = 256, .prefill_chunk = small_chunks[c],
+                                      .no_graph = draw(seed, 3) == 0,
+                                      .offload = {.assist = modes[draw(seed, 3)], .deterministic = draw(seed, 4) == 0,
+                                                  .vram_budget = least[c] + extra, .no_expert_state = true, .cpu_threads = draw(seed, 4),
+                                                  .assist_max_columns = draw(seed, 2) ? 0 : 9 + draw(seed, 40),
+                                                  .promote_bytes = draw(seed, 2) ? 0 : UINT64_C(1) << 20}};
+        snprintf(what, sizeof what, "%s, configuration %u: %u KB, assist %s up to %u, %u + %u threads, chunks of %u, round %u%s%s", name, i,
+                 (unsigned)(o.offload.vram_budget >> 10), o.offload.assist, o.offload.assist_max_columns, threads, o.offload.cpu_threads,
+                 small_chunks[c], rounds, o.offload.deterministic ? ", deterministic" : "", o.no_graph ? ", no graphs" : "");
+        run(&o, threads, SMALL_PROMPT, rounds, &got);
+        same(what, &got, &want[c]);
+        add(sum, &got.stats);
+        *least_frames = got.stats.frames < *least_frames ? (uint32_t)got.stats.frames : *least_frames;
+        *most_frames = got.stats.frames > *most_frames ? got.stats.frames : *most_frames;
+        release(&got);
+    }
+    for (uint32_t c = 0; c < CHUNKS; c++)
+        release(&want[c]);
+}
+
+static void test_placements(void **state)
+{
+    const char *text = getenv("IFX_PLACEMENTS");
+    uint32_t count = text ? (uint32_t)strtoul(text, NULL, 10) : PLACEMENTS;
+    uint64_t seed = 7;
+    (void)state;
+    for (uint32_t i = 0; i < SMALL; i++) {
+        struct ifx_offload_stats sum = {0};
+        uint32_t least = UINT32_MAX;
+        uint64_t most = 0;
+        small_placements(small[i], (count + SMALL - 1) / SMALL, &seed, &sum, &least, &most);
+        print_message("%s: %u to %u frames; ", small[i], least, (unsigned)most);
+        tell(&sum);
+        assert_true(least <= 1 && most > 8);
+        assert_true(count < 100 || (sum.hits > 1000 && sum.link_experts > 200 && sum.cpu_experts > 1000 && sum.streamed_calls > 20 &&
+                                    sum.assisted_calls > 20 && sum.promotions > 20));
+    }
 }
 
 /* What does not fit is refused before weights are read, with its terms and what to lower. */
@@ -156,7 +288,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_any_budget),
+        cmocka_unit_test(test_placements),
         cmocka_unit_test(test_refused),
     };
+    base_log_set_level(IFX_LOG_WARN);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
