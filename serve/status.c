@@ -110,6 +110,14 @@ static void engine_numbers(const struct scheduler_stats *t, struct base_buf *b)
         {"expert_link_total", "counter", "Missing experts that crossed the link.", (double)o.link_experts},
         {"expert_link_bytes_total", "counter", "Bytes of experts over the link in calls.", (double)o.link_bytes},
         {"expert_promoted_bytes_total", "counter", "Bytes of experts over the link in the background.", (double)o.promoted_bytes},
+        {"expert_promotions_total", "counter", "Experts that were given a frame.", (double)o.promotions},
+        {"expert_evictions_total", "counter", "Of them, those in place of another.", (double)o.evictions},
+        {"expert_frames", "gauge", "Experts that fit on the device.", (double)o.frames},
+        {"expert_frames_used", "gauge", "Experts that are there.", (double)o.frames_used},
+        {"moe_seconds_total", "counter", "Time in mixture-of-experts layers of prompts.", o.moe_seconds},
+        {"expert_link_seconds_total", "counter", "Time in which experts crossed the link, by its rate.", o.link_busy_seconds},
+        {"expert_assist_seconds_total", "counter", "Time in which the CPU computed experts.", o.cpu_busy_seconds},
+        {"fallbacks", "gauge", "Slower ways taken since the start; each is a line in the log.", (double)base_fallback_count()},
     };
     put_rows(rows, sizeof rows / sizeof rows[0], b);
 }

@@ -14,12 +14,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-void rig_model(struct rig *r, uint32_t ctx, uint32_t chunk, uint64_t cache)
+static void open_model(struct rig *r, const char *device, uint64_t vram, uint32_t ctx, uint32_t chunk, uint64_t cache)
 {
     /* Under valgrind threads take turns: one that spins keeps the others waiting. */
     struct ifx_context_options co = {.plugin_path = IFX_PLUGINS, .threads = getenv("SERVE_TEST_SLOW") ? 1 : 2};
-    struct ifx_model_options mo = {.device = "cpu", .ctx = ctx ? ctx : 2048, .prefill_chunk = chunk == EXACT ? 64 : chunk, .max_sequences = 8,
-                                   .prefix_cache_bytes = cache, .offload.deterministic = chunk == EXACT};
+    struct ifx_model_options mo = {.device = device, .ctx = ctx ? ctx : 2048, .prefill_chunk = chunk == EXACT ? 64 : chunk, .max_sequences = 8,
+                                   .prefix_cache_bytes = cache, .offload = {.deterministic = chunk == EXACT, .vram_budget = vram, .no_expert_state = true}};
     char *path = NULL;
     *r = (struct rig){0};
     if (access(IFX_DEMO, R_OK) == 0)
@@ -38,6 +38,16 @@ void rig_model(struct rig *r, uint32_t ctx, uint32_t chunk, uint64_t cache)
                                   .max_queue = 16, .max_connections = 128, .max_body = 1 << 20, .queue_timeout = 200, .client_timeout = 10,
                                   .drain_timeout = 5};
     ifx_sampling_default(r->model, &r->o.sampling);
+}
+
+void rig_model(struct rig *r, uint32_t ctx, uint32_t chunk, uint64_t cache)
+{
+    open_model(r, "cpu", 0, ctx, chunk, cache);
+}
+
+void rig_model_offloaded(struct rig *r, uint64_t vram)
+{
+    open_model(r, "sim,link=0,latency=0", vram, 1024, 128, 0);
 }
 
 void rig_serve(struct rig *r)

@@ -34,6 +34,7 @@ struct rig {
  * chunk EXACT: steps of a page and --deterministic, so that what is taken over changes no token. */
 #define EXACT UINT32_MAX
 void rig_model(struct rig *r, uint32_t ctx, uint32_t chunk, uint64_t cache);
+void rig_model_offloaded(struct rig *r, uint64_t vram); /* on a device with so much memory of its own */
 /* Defaults in r->o, to be changed before rig_serve. */
 void rig_serve(struct rig *r);
 void rig_stop(struct rig *r);  /* the server */

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -465,12 +466,45 @@ static void test_log(void **state)
     }
 }
 
+static double cpu_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Experts that do not fit are counted; and when nothing is asked for, nothing runs: less than 1 % of a core. */
+static void test_experts_and_idle(void **state)
+{
+    static const char *const some[] = {"moe_calls_total", "expert_cache_hits_total", "expert_cache_misses_total", "expert_assist_total", "expert_frames",
+                                       "expert_frames_used", "expert_promotions_total", "expert_promoted_bytes_total", "expert_assist_seconds_total"};
+    struct rig r;
+    (void)state;
+    rig_model_offloaded(&r, UINT64_C(40) << 20);
+    rig_serve(&r);
+    json_decref(post_json(&r, CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"What is 7 + 5?\"}],\"temperature\":0,\"max_tokens\":40}", 200));
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+        if (metric(&r, some[i]) <= 0)
+            FAIL("%s is 0", some[i]);
+    assert_true(metric(&r, "expert_cache_misses_total") == metric(&r, "expert_assist_total") + metric(&r, "expert_link_total"));
+    assert_true(metric(&r, "expert_frames_used") <= metric(&r, "expert_frames"));
+    assert_true((metric(&r, "expert_link_bytes_total") > 0) == (metric(&r, "expert_link_total") > 0));
+    usleep(500000);
+    double began = cpu_seconds();
+    sleep(2);
+    double used = cpu_seconds() - began;
+    print_message("an idle server used %.1f ms of CPU in 2 s\n", used * 1e3);
+    if (used > 0.02)
+        FAIL("an idle server used %.1f ms of CPU in 2 s", used * 1e3);
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_in_company), cmocka_unit_test(test_conversation), cmocka_unit_test(test_shared_system),
         cmocka_unit_test(test_queue), cmocka_unit_test(test_leaving), cmocka_unit_test(test_context), cmocka_unit_test(test_deadline),
-        cmocka_unit_test(test_drain), cmocka_unit_test(test_guard), cmocka_unit_test(test_log),
+        cmocka_unit_test(test_drain), cmocka_unit_test(test_guard), cmocka_unit_test(test_log), cmocka_unit_test(test_experts_and_idle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
