@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mover.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 int32_t mover_create(struct ifx_device *dev, uint64_t slot_bytes, uint32_t n_slots, struct mover *m)
 {
@@ -132,6 +134,8 @@ int32_t mover_records_create(struct ifx_device *dev, uint32_t n_layers, const ui
     if (!r->layers)
         return IFX_ENOMEM;
     bool pin = true;
+    char quota[64] = "";
+    struct rlimit locked;
     const char *why = "the limit on pinned memory";
     for (uint32_t i = 0; i < n_layers; i++) {
         void *memory = NULL;
@@ -141,10 +145,12 @@ int32_t mover_records_create(struct ifx_device *dev, uint32_t n_layers, const ui
         if (pin && dev->ops->host_alloc(dev, layer_bytes[i], &memory) != IFX_OK) {
             pin = false;
             why = base_error_text();
+            if (getrlimit(RLIMIT_MEMLOCK, &locked) == 0 && locked.rlim_cur != RLIM_INFINITY)
+                snprintf(quota, sizeof quota, " (ulimit -l is %llu KB)", (unsigned long long)locked.rlim_cur / 1024);
         }
         if (!pin)
-            base_fallback("offload.pin", "%llu of the experts' layers lie in pageable host memory, which copies to the device slower: %s",
-                          (unsigned long long)(n_layers - i), why);
+            base_fallback("offload.pin", "%llu of the experts' layers lie in pageable host memory, which copies to the device slower: %s%s",
+                          (unsigned long long)(n_layers - i), why, quota);
         r->layers[i].pinned = pin;
         r->layers[i].memory = pin ? memory : base_map_anon(layer_bytes[i]);
         if (!r->layers[i].memory)

@@ -432,6 +432,50 @@ static void test_streamed_leaves_residents(void **state)
     rig_close(&r);
 }
 
+/* Virtual seconds of 64 decode steps, and the share of their experts that were resident. */
+static double decode_seconds(struct rig *r, uint64_t *seed, double *hit_rate)
+{
+    struct offload_stats a, b;
+    offload_stats(r->offload, &a);
+    double began = r->dev->ops->now(r->dev);
+    for (int i = 0; i < 64; i++)
+        rig_step(r, 1, 3, seed, "decode");
+    double took = r->dev->ops->now(r->dev) - began;
+    offload_stats(r->offload, &b);
+    *hit_rate = (double)(b.hits - a.hits) / (double)(b.hits - a.hits + b.misses - a.misses);
+    return took;
+}
+
+/* Decode is as fast after a prompt of 8,192 columns as before it. */
+static void test_decode_after_long_prompt(void **state)
+{
+    (void)state;
+    static const uint32_t modes[] = {OFFLOAD_ASSIST_RAMP, OFFLOAD_ASSIST_BALANCE, OFFLOAD_ASSIST_OFF};
+    for (uint32_t m = 0; m < 3; m++) {
+        struct rig r;
+        uint64_t seed = 31;
+        double hits[2];
+        struct rig_options o = {.device = "device_sim,clock=virtual", .experts = 64, .top_k = 4, .layers = 3, .max_columns = 1024,
+                                .mode = OFFLOAD_ASSIST_RAMP, .frames = 60, .slots = 16};
+        rig_open(&r, &o);
+        OK(offload_measure(r.offload));
+        for (int i = 0; i < 300; i++)
+            rig_step(&r, 1, 3, &seed, "warming");
+        uint64_t same = seed;
+        double before = decode_seconds(&r, &seed, &hits[0]);
+        offload_set_mode(r.offload, modes[m], 0);
+        for (int i = 0; i < 8; i++)
+            rig_step(&r, 1024, 0, &seed, "prompt");
+        offload_set_mode(r.offload, OFFLOAD_ASSIST_RAMP, 0);
+        double after = decode_seconds(&r, &same, &hits[1]);
+        print_message("%s: 64 steps take %.3f ms with %.1f %% hits before the prompt, %.3f ms with %.1f %% after it\n", offload_mode_name(modes[m]),
+                      before * 1e3, hits[0] * 100, after * 1e3, hits[1] * 100);
+        assert_true(after <= before / 0.95);
+        assert_true(hits[1] >= hits[0] * 0.95);
+        rig_close(&r);
+    }
+}
+
 /* The ramp's share is what crosses, to the byte. */
 static void test_ramp_bytes(void **state)
 {
@@ -473,6 +517,7 @@ int main(void)
         cmocka_unit_test(test_ledger),
         cmocka_unit_test(test_streamed_time),
         cmocka_unit_test(test_streamed_leaves_residents),
+        cmocka_unit_test(test_decode_after_long_prompt),
         cmocka_unit_test(test_ramp_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
