@@ -67,10 +67,9 @@ int32_t engine_account(const struct ifx_model *m, const struct ifx_model_options
 {
     enum ledger_side side = m->host_memory ? LEDGER_HOST : LEDGER_DEVICE;
     uint32_t n = m->prefill_chunk > IFX_NARROW_COLUMNS ? m->prefill_chunk : IFX_NARROW_COLUMNS;
-    bool mapped = m->host_memory && artifact_is_container(m->artifact);
     struct ledger l = {0};
     add_limits(m, &o->offload, &l);
-    ledger_add(&l, side, "weights", mapped ? 0 : m->dense_mapped, NULL);
+    ledger_add(&l, side, "weights", m->dense_mapped, NULL);
     ledger_add(&l, side, "KV cache", m->kv_bytes, "lower --ctx, or take --kv-dtype int8");
     ledger_add(&l, side, "states", m->desc->state_bytes * m->max_sequences, NULL);
     ledger_add(&l, side, "steps", m->family->workspace_bytes(m->family_model, m->dev, n, n), "lower --prefill-chunk");

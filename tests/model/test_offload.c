@@ -277,6 +277,16 @@ static void test_refused(void **state)
     assert_int_equal(ifx_model_open(ctx, &o, &m), IFX_ELIMIT);
     assert_non_null(strstr(base_error_text(), "--ram-budget"));
     assert_non_null(strstr(base_error_text(), "experts"));
+    /* Experts of a container are used where they lie in the file; its other weights are not. */
+    o = (struct ifx_model_options){.path = path, .device = "cpu", .ctx = 64, .prefill_chunk = 16, .offload = {.ram_budget = 8 << 20}};
+    assert_int_equal(ifx_model_open(ctx, &o, &m), IFX_ELIMIT);
+    assert_non_null(strstr(base_error_text(), "--ram-budget"));
+    assert_non_null(strstr(base_error_text(), "weights"));
+    assert_null(strstr(base_error_text(), "experts 1"));
+    o.offload.ram_budget = 16 << 20;
+    OK(ifx_model_open(ctx, &o, &m));
+    ifx_model_close(m);
+    o.device = "sim";
     o.offload = (struct ifx_offload_options){.assist = "blance"};
     assert_int_equal(ifx_model_open(ctx, &o, &m), IFX_EINVAL);
     assert_non_null(strstr(base_error_text(), "balance"));
