@@ -74,10 +74,33 @@ static void test_random_placements(void **state)
     assert_true(sum.streamed_calls > 50 && sum.assisted_calls > 50 && sum.promotions > 50 && sum.evictions > 50);
 }
 
+/* Pools far smaller than what a call needs, at the widths around every edge. */
+static void test_small_pools(void **state)
+{
+    (void)state;
+    static const uint32_t frames[] = {1, 2, 4, 5, 48}, widths[] = {600, 1, 256, 8, 255, 9}; /* top-4; 3 layers of 16 */
+    for (uint32_t f = 0; f < 5; f++)
+        for (uint32_t slots = 1; slots <= 3; slots += 2) {
+            struct rig_options o = {.device = "device_sim,link=0,latency=0", .max_columns = 600, .mode = OFFLOAD_ASSIST_RAMP, .frames = frames[f],
+                                    .slots = slots};
+            struct rig r;
+            uint64_t seed = 100 + f;
+            char what[80];
+            rig_open(&r, &o);
+            for (uint32_t round = 0; round < 2; round++)
+                for (uint32_t w = 0; w < 6; w++) {
+                    snprintf(what, sizeof what, "%u frames, %u slots, %u columns", frames[f], slots, widths[w]);
+                    rig_step(&r, widths[w], round, &seed, what);
+                }
+            rig_close(&r);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_placements),
+        cmocka_unit_test(test_small_pools),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
