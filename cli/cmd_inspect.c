@@ -44,6 +44,14 @@ static bool declared(const struct ifx_model_desc *d, const char *name)
         if (m > 7 && n > m && strncmp(name, d->params[i].name, m - 6) == 0 && strcmp(name + m - 6, "input_scale") == 0)
             return true;
     }
+    for (uint32_t i = 0; i < d->n_tables; i++) { /* its parts and its scale */
+        size_t m = strlen(d->tables[i].name);
+        if (n > m && strncmp(name, d->tables[i].name, m) == 0 && name[m] == '.')
+            return true;
+    }
+    for (uint32_t i = 0; i < d->n_ints; i++)
+        if (strcmp(name, d->ints[i].name) == 0)
+            return true;
     return false;
 }
 
@@ -51,6 +59,8 @@ static const char *class_of(const char *name)
 {
     if (strstr(name, ".experts.") != NULL)
         return "experts";
+    if (strstr(name, ".ngram_embedding.") != NULL)
+        return "row tables";
     if (strncmp(name, "embed_tokens.", 13) == 0)
         return "embedding";
     if (strncmp(name, "lm_head.", 8) == 0)

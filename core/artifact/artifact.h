@@ -67,6 +67,8 @@ int32_t artifact_set_bank(struct artifact *a, const struct ifx_expert_ops *ops, 
  * progress as in artifact_convert, or NULL. */
 int32_t artifact_verify(struct artifact *a, struct base_pool *pool,
                         int32_t (*progress)(void *ctx, uint64_t done, uint64_t total, const char *what), void *ctx);
+/* artifact_verify leaves out the sections of the model's row tables from now on: few rows of them are ever read. */
+void artifact_leave_tables(struct artifact *a, const struct ifx_model_desc *desc);
 /* false: sections are used without looking at their CRC (a large file that was verified before). */
 void artifact_set_verify(struct artifact *a, bool verify);
 

@@ -71,6 +71,7 @@ struct art_section {
     uint64_t offset, bytes;
     uint32_t crc;
     uint32_t state; /* atomic: 0 not looked at, 1 right, 2 wrong */
+    bool left;      /* by artifact_verify, see artifact_leave_tables */
 };
 struct art_expert_section {
     uint32_t section;
@@ -178,6 +179,9 @@ bool art_expert_open(const struct artifact *a, const struct ifx_moe_layer *m, ui
 void art_check_experts(const struct artifact *a, const struct ifx_moe_layer *m, uint32_t moe_layer,
                        struct art_faults *f);
 void art_check(const struct artifact *a, const struct ifx_model_desc *desc, struct art_faults *f);
+/* The CRC of every section that the table lies in, and that rows [row0, row0 + n), as stored, are finite. */
+int32_t art_verify_table(struct artifact *a, const struct ifx_row_table *t);
+int32_t art_check_rows(const struct artifact_table *t, uint64_t row0, uint64_t n, const void *rows);
 /* A row table: all parts there, of one type and the right shape.  Integers that repeat the config: they agree where stored. */
 void art_check_table(const struct artifact *a, const struct ifx_row_table *t, struct art_faults *f);
 void art_check_ints(const struct artifact *a, const struct ifx_int_tensor *want, struct art_faults *f);

@@ -456,6 +456,8 @@ int32_t artifact_verify(struct artifact *a, struct base_pool *pool,
     if (c == NULL)
         return IFX_OK;
     for (uint64_t i = 0; i < c->n_sections; i++) {
+        if (c->sections[i].left)
+            continue;
         if (progress != NULL && progress(ctx, done, c->bytes, "verifying") != 0)
             return base_error(IFX_ECANCELLED, "%s: cancelled", a->path);
         int32_t status = pool ? verify_parallel(a, pool, i) : art_section_verify(a, (int32_t)i);

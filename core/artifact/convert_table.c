@@ -38,6 +38,8 @@ static int32_t copy_rows(struct converting *v, const struct artifact_table *t, c
         uint64_t n = desc->rows - row < step ? desc->rows - row : step;
         st = artifact_table_read(t, row, n, buffer);
         if (!st)
+            st = art_check_rows(t, row, n, buffer);
+        if (!st)
             st = convert_write(v, buffer, n * each);
         if (!st)
             st = convert_progress(v, "table");
@@ -71,7 +73,9 @@ int32_t convert_table(struct converting *v, uint32_t table)
     uint32_t dtype = artifact_table_dtype(t);
     uint64_t bytes = desc->rows * artifact_table_row_bytes(t), at = container_round(bytes, CONTAINER_ALIGN);
     float scale = artifact_table_scale(t);
-    st = convert_list_table(v, desc, dtype, bytes);
+    st = art_verify_table(v->a, desc);
+    if (!st)
+        st = convert_list_table(v, desc, dtype, bytes);
     if (!st)
         st = copy_rows(v, t, desc);
     if (!st && dtype == IFX_F8_E4M3) {

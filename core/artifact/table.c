@@ -6,6 +6,7 @@
 #include "artifact_internal.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -103,8 +104,9 @@ static uint32_t judge_parts(const struct artifact *a, const struct ifx_row_table
         return 0;
     }
     if (rows != t->rows) {
-        art_fault(f, "%s: table %s: its %u parts have %llu rows, the config needs %llu", a->path, t->name, n, (ull)rows,
-                  (ull)t->rows);
+        art_fault(f, "%s: table %s: its %u parts have %llu rows, the config needs %llu%s%s.shard_%u.weight%s", a->path, t->name, n,
+                  (ull)rows, (ull)t->rows, rows < t->rows ? "; is " : " (the next would be ", t->name, n,
+                  rows < t->rows ? " missing?" : ")");
         return 0;
     }
     return read_scale(a, t, *dtype, scale, f) ? n : 0;
@@ -137,6 +139,41 @@ void art_check_ints(const struct artifact *a, const struct ifx_int_tensor *want,
                   t->pub.file, t->pub.stored_name, i, (long long)v, (long long)want->values[i]);
         return;
     }
+}
+
+/* ---- containers: damage ---- */
+
+void artifact_leave_tables(struct artifact *a, const struct ifx_model_desc *desc)
+{
+    for (uint32_t i = 0; i < desc->n_tables; i++) {
+        const struct art_tensor *t = find_part(a, &desc->tables[i], 0);
+        if (a->container && t && t->section >= 0)
+            a->container->sections[t->section].left = true;
+    }
+}
+
+int32_t art_verify_table(struct artifact *a, const struct ifx_row_table *t)
+{
+    const struct art_tensor *part;
+    int32_t st = IFX_OK;
+    for (uint32_t n = 0; !st && a->container && n < MAX_PARTS && (part = find_part(a, t, n)) != NULL; n++)
+        st = art_section_verify(a, part->section);
+    return st;
+}
+
+int32_t art_check_rows(const struct artifact_table *t, uint64_t row0, uint64_t n, const void *rows)
+{
+    float *v = base_alloc(t->desc.cols * sizeof *v, 64);
+    int32_t st = v ? IFX_OK : IFX_ENOMEM;
+    for (uint64_t r = 0; !st && r < n; r++) {
+        artifact_table_decode(t, (const uint8_t *)rows + r * t->row_bytes, v);
+        for (uint32_t i = 0; !st && i < t->desc.cols; i++)
+            if (!isfinite(v[i]))
+                st = base_error(IFX_EFORMAT, "%s: table %s: row %llu, column %u is not finite", t->parts[0].file, t->desc.name,
+                                (ull)(row0 + r), i);
+    }
+    base_free(v);
+    return st;
 }
 
 /* ---- reading ---- */

@@ -172,6 +172,31 @@ static int32_t scan_all(struct scanning *s, struct base_pool *pool, struct art_f
     return status;
 }
 
+/* Rows of a table, up to the first that is not finite. */
+static int32_t scan_table(const struct scanning *s, const struct ifx_row_table *desc, struct art_faults *f)
+{
+    struct artifact_table *t;
+    if (art_verify_table(s->a, desc) || artifact_table_open(s->a, desc, &t))
+        return IFX_OK; /* told before */
+    uint64_t each = artifact_table_row_bytes(t), step = (4u << 20) / each + 1, done = 0, n;
+    uint8_t *rows = base_alloc(step * each, 64);
+    int32_t st = rows ? IFX_OK : IFX_ENOMEM;
+    for (; !st && done < desc->rows; done += n) {
+        n = desc->rows - done < step ? desc->rows - done : step;
+        if (base_cancelled() || (s->progress && s->progress(s->ctx, done, desc->rows, "table")))
+            st = base_error(IFX_ECANCELLED, "%s: cancelled", s->a->path);
+        else if ((st = artifact_table_read(t, done, n, rows)) == IFX_OK)
+            st = art_check_rows(t, done, n, rows);
+    }
+    if (st == IFX_EFORMAT || st == IFX_EIO) {
+        art_fault(f, "%s", base_error_text());
+        st = IFX_OK;
+    }
+    base_free(rows);
+    artifact_table_close(t);
+    return st;
+}
+
 int32_t artifact_check_values(struct artifact *a, const struct ifx_model_desc *desc, const struct ifx_expert_ops *ops,
                               void *bank, struct base_pool *pool,
                               int32_t (*progress)(void *ctx, uint64_t done, uint64_t total, const char *what),
@@ -187,6 +212,8 @@ int32_t artifact_check_values(struct artifact *a, const struct ifx_model_desc *d
     if (status == IFX_OK) {
         art_check(a, desc, &f);
         status = scan_all(&s, pool, &f);
+        for (uint32_t i = 0; status == IFX_OK && i < desc->n_tables; i++)
+            status = scan_table(&s, &desc->tables[i], &f);
     }
     if (status != IFX_OK) {
         base_buf_free(&f.text);

@@ -74,6 +74,7 @@ int32_t engine_account(const struct ifx_model *m, const struct ifx_model_options
     ledger_add(&l, side, "states", m->desc->state_bytes * m->max_sequences, NULL);
     ledger_add(&l, side, "steps", m->family->workspace_bytes(m->family_model, m->dev, n, n), "lower --prefill-chunk");
     ledger_add(&l, LEDGER_HOST, "kept prompts", o->prefix_cache_bytes, NULL);
+    ledger_add(&l, LEDGER_HOST, "table rows", engine_tables_bytes(m, n, engine_table_cache(o)), "lower --ngram-cache-mib");
     int32_t st = add_experts(m, o, n, &l);
     if (!st)
         st = ledger_check(&l);

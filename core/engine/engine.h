@@ -271,6 +271,9 @@ int32_t engine_index_plane(const struct ifx_services *sv, const struct ifx_segme
                            struct ifx_index_plane *out);
 
 /* tables.c */
+uint64_t engine_table_cache(const struct ifx_model_options *o);
+/* Host memory that tables take for steps of n columns, at most. */
+uint64_t engine_tables_bytes(const struct ifx_model *m, uint32_t n, uint64_t cache_bytes);
 int32_t engine_tables_create(struct ifx_model *m, uint64_t cache_bytes);
 void engine_tables_destroy(struct ifx_model *m);
 /* Asks for the rows of a pass; each begin has its end, which waits for what is still being read. */

@@ -138,6 +138,7 @@ int32_t engine_load_weights(struct ifx_model *m, const struct ifx_model_options 
         return base_error_prefix(st, "memory for the dense weights");
     l.total = m->dense_bytes;
     /* On all threads at once; else each section would be verified by the one thread that meets it first. */
+    artifact_leave_tables(m->artifact, d);
     st = artifact_verify(m->artifact, m->ctx->pool, NULL, NULL);
     pthread_mutex_init(&l.uploads, NULL);
     if (!st)

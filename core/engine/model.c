@@ -134,11 +134,6 @@ static int32_t set_limits(struct ifx_model *m, const struct ifx_model_options *o
     return IFX_OK;
 }
 
-static uint64_t table_cache_bytes(const struct ifx_model_options *o)
-{
-    return o->table_cache_bytes == IFX_NO_TABLE_CACHE ? 0 : o->table_cache_bytes ? o->table_cache_bytes : ENGINE_DEFAULT_ROWS;
-}
-
 static int32_t open_all(struct ifx_model *m, const struct ifx_model_options *o)
 {
     char *demo = NULL;
@@ -167,7 +162,7 @@ static int32_t open_all(struct ifx_model *m, const struct ifx_model_options *o)
     if (!st)
         st = step_buffers_create(m);
     if (!st)
-        st = engine_tables_create(m, table_cache_bytes(o));
+        st = engine_tables_create(m, engine_table_cache(o));
     return st ? st : engine_open_offload(m, o);
 }
 

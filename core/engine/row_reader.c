@@ -22,6 +22,7 @@ struct row_reader {
     pthread_t threads[READERS];
     uint32_t n_threads;
     bool uring, stop;
+    bool lost; /* the ring takes nothing more: rows are read the plain way */
     struct row_read *list;
     uint64_t n, next, left; /* of the list: all, first that nobody took, not done */
     int32_t status;
@@ -105,7 +106,6 @@ static uint64_t submit(struct row_reader *r, uint64_t next, uint64_t end)
         io_uring_prep_read(sqe, fd, w->to, artifact_table_row_bytes(w->table), offset);
         io_uring_sqe_set_data(sqe, (void *)(uintptr_t)w);
     }
-    io_uring_submit(&r->ring);
     return next;
 }
 
@@ -132,6 +132,12 @@ static int32_t reap(struct row_reader *r, uint64_t *count)
     return st;
 }
 
+static void read_plainly(struct row_reader *r, uint64_t from, uint64_t n)
+{
+    for (; from < n; from++)
+        book(r, 1, read_now(&r->list[from]));
+}
+
 static void drive_list(struct row_reader *r, uint64_t n)
 {
     uint64_t submitted = 0, flying = 0, count;
@@ -139,6 +145,12 @@ static void drive_list(struct row_reader *r, uint64_t n)
         uint64_t upto = submit(r, submitted, submitted + (RING_DEPTH - flying) < n ? submitted + (RING_DEPTH - flying) : n);
         flying += upto - submitted;
         submitted = upto;
+        /* What it did not take stays queued, the last of the list; with nothing in flight nobody would ever wake us. */
+        if (io_uring_submit(&r->ring) < 0 && io_uring_sq_ready(&r->ring) == flying) {
+            r->lost = true;
+            read_plainly(r, submitted - flying, n);
+            return;
+        }
         int32_t st = reap(r, &count);
         if (!count) { /* the ring is broken: nothing of the list can be trusted */
             book(r, flying + n - submitted, st);
@@ -160,7 +172,10 @@ static void *drive_ring(void *arg)
         }
         uint64_t n = r->next = r->n;
         pthread_mutex_unlock(&r->lock);
-        drive_list(r, n);
+        if (r->lost)
+            read_plainly(r, 0, n);
+        else
+            drive_list(r, n);
         pthread_mutex_lock(&r->lock);
     }
     pthread_mutex_unlock(&r->lock);

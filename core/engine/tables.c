@@ -61,8 +61,12 @@ static int32_t cache_create(struct row_cache *c, uint64_t bytes, uint32_t row_by
         sets *= 2;
     c->ids = base_calloc(sets * CACHE_WAYS, sizeof *c->ids);
     c->rows = base_map_anon(sets * CACHE_WAYS * row_bytes);
-    if (!c->ids || !c->rows)
+    if (!c->ids || !c->rows) {
+        if (c->rows)
+            base_unmap(c->rows, sets * CACHE_WAYS * row_bytes);
+        c->rows = NULL;
         return base_error_prefix(IFX_ENOMEM, "row cache (lower --ngram-cache-mib)");
+    }
     for (uint64_t i = 0; i < sets * CACHE_WAYS; i++)
         c->ids[i] = NO_ROW;
     c->sets = sets;
@@ -105,6 +109,25 @@ static void cache_put(struct row_cache *c, uint64_t id, uint32_t row_bytes, cons
 }
 
 /* ---- life ---- */
+
+uint64_t engine_table_cache(const struct ifx_model_options *o)
+{
+    return o->table_cache_bytes == IFX_NO_TABLE_CACHE ? 0 : o->table_cache_bytes ? o->table_cache_bytes : ENGINE_DEFAULT_ROWS;
+}
+
+/* Before any table is open: rows of two bytes a value, and no more cache than there are rows. */
+uint64_t engine_tables_bytes(const struct ifx_model *m, uint32_t n, uint64_t cache_bytes)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < m->desc->n_tables; i++) {
+        const struct ifx_row_table *t = &m->desc->tables[i];
+        uint64_t rows = (uint64_t)n * t->per_token, share = cache_bytes / m->desc->n_tables;
+        uint64_t whole = 2 * t->rows * (t->cols * 2 + sizeof(uint64_t));
+        bytes += rows * (t->cols * (2 + sizeof(float)) + 2 * sizeof(int64_t) + sizeof(uint32_t)) + (share < whole ? share : whole);
+    }
+    return bytes;
+}
+
 
 static int32_t table_create(struct engine_tables *e, uint32_t i, uint64_t cache_bytes)
 {

@@ -50,9 +50,11 @@ static uint64_t largest_linear_ws(const struct model *m, struct ifx_device *dev,
     return most;
 }
 
+/* Nobody sees more tokens than there are. */
 static uint32_t rows_each(const struct model *m)
 {
-    return m->budget + m->ratio - 1;
+    uint32_t most = m->budget + m->ratio - 1;
+    return most < m->desc.max_positions ? most : m->desc.max_positions;
 }
 
 static void select_lay_out(const struct model *m, struct ifx_device *dev, uint32_t n, struct block_cursor *c, struct buffers *b)

@@ -58,7 +58,7 @@ static void test_one(void **state)
 {
     static const char *const kvs[] = {"bf16", "int8"};
     (void)state;
-    for (size_t p = 0; p < 3; p++)
+    for (size_t p = 0; p < sizeof checkpoints / sizeof checkpoints[0]; p++)
         for (size_t k = 0; k < 2; k++) {
             const char *path = golden(0, "%s", checkpoints[p]);
             struct options o = {.device = "cpu", .kv = kvs[k], .chunk = 60};
@@ -154,7 +154,7 @@ static void test_streams(void **state)
 {
     static struct picks want, got;
     (void)state;
-    for (size_t p = 0; p < 3; p++) {
+    for (size_t p = 0; p < sizeof checkpoints / sizeof checkpoints[0]; p++) {
         const char *path = golden(0, "%s", checkpoints[p]);
         struct options o = {.device = "cpu", .sequences = STREAMS};
         run_streams(path, &o, &want);
@@ -268,7 +268,7 @@ static void watch(const char *path, const char *device, struct seen *seen)
 static void test_observers(void **state)
 {
     (void)state;
-    for (size_t p = 0; p < 3; p++) {
+    for (size_t p = 0; p < sizeof checkpoints / sizeof checkpoints[0]; p++) {
         struct seen cpu, sim;
         watch(golden(0, "%s", checkpoints[p]), "cpu", &cpu);
         watch(golden(0, "%s", checkpoints[p]), "sim", &sim);
@@ -285,7 +285,7 @@ static void test_prefixes(void **state)
     int32_t a[300];
     float got[ROW], want[ROW];
     (void)state;
-    for (size_t p = 0; p < 3; p++) {
+    for (size_t p = 0; p < sizeof checkpoints / sizeof checkpoints[0]; p++) {
         struct options o = {.device = "sim", .sequences = 2, .prefix = 16 * MIB, .chunk = 64};
         struct rig r;
         struct ifx_sequence *s;
@@ -330,7 +330,7 @@ static void test_memory(void **state)
     float logits[ROW];
     (void)state;
     rig_refused(golden(0, DENSE), &o, "of device memory are needed");
-    for (size_t p = 0; p < 3; p++) {
+    for (size_t p = 0; p < sizeof checkpoints / sizeof checkpoints[0]; p++) {
         o = (struct options){.device = "sim", .sequences = 2, .prefix = 4 * MIB, .chunk = 100};
         rig_open(&r, golden(0, "%s", checkpoints[p]), &o);
         make_tokens(tokens, 500, r.info.desc->vocab, 4);
