@@ -148,6 +148,7 @@ static void drive_list(struct row_reader *r, uint64_t n)
         /* What it did not take stays queued, the last of the list; with nothing in flight nobody would ever wake us. */
         if (io_uring_submit(&r->ring) < 0 && io_uring_sq_ready(&r->ring) == flying) {
             r->lost = true;
+            base_fallback("table.ring", "rows of tables are read one by one from now on: io_uring takes no more reads");
             read_plainly(r, submitted - flying, n);
             return;
         }
@@ -219,7 +220,9 @@ int32_t row_reader_create(bool uring, uint64_t most, struct row_reader **out)
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->work, NULL);
     pthread_cond_init(&r->done, NULL);
-    r->uring = uring && open_ring(r); /* a kernel or a sandbox may not have it */
+    r->uring = uring && open_ring(r);
+    if (uring && !r->uring) /* not built in, or a kernel or a sandbox does not have it */
+        base_fallback("table.uring", "rows of tables are read by %u threads: there is no io_uring here", READERS);
     r->list = base_calloc(most ? most : 1, sizeof *r->list);
     int32_t st = r->list ? IFX_OK : IFX_ENOMEM;
     while (!st && r->n_threads < (r->uring ? 1 : READERS)) {
