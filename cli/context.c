@@ -158,7 +158,7 @@ static int assist_sections(struct cli *cli, struct ifx_offload_options *o)
 
 static int offload_options(struct cli *cli, struct ifx_offload_options *o)
 {
-    int64_t columns, threads;
+    int64_t columns, threads, frames;
     uint32_t mode;
     *o = (struct ifx_offload_options){.assist = cli_text(cli, "--assist", NULL),
                                       .assist_ramp = cli_text(cli, "--assist-ramp", NULL),
@@ -166,10 +166,13 @@ static int offload_options(struct cli *cli, struct ifx_offload_options *o)
                                       .expert_state = cli_text(cli, "--expert-state", NULL),
                                       .no_expert_state = cli_flag(cli, "--no-expert-state")};
     if (cli_int(cli, "--assist-max-columns", 1, 1 << 16, 0, &columns) || cli_int(cli, "--cpu-threads", 0, 1024, 0, &threads) ||
+        cli_int(cli, "--expert-frames", 0, UINT32_MAX, 0, &frames) ||
         read_bytes(cli, "--vram-budget", &o->vram_budget) || read_bytes(cli, "--ram-budget", &o->ram_budget))
         return 2;
     o->assist_max_columns = (uint32_t)columns;
     o->cpu_threads = (uint32_t)threads;
+    o->limit_frames = cli_text(cli, "--expert-frames", NULL) != NULL;
+    o->most_frames = (uint32_t)frames;
     struct offload_policy policy;
     static const struct ifx_ramp_point point = {1, 0};
     static const struct ifx_assist_policy any = {.struct_size = sizeof any, .max_columns = 1, .n_points = 1, .points = &point};

@@ -45,6 +45,8 @@ struct ifx_offload_options {
     uint32_t n_sections;
     uint64_t vram_budget;        /* bytes the program may take of the device; 0: what is free */
     uint64_t ram_budget;         /* bytes of host memory; 0: what the machine and its cgroup allow */
+    bool limit_frames;           /* to most_frames: experts kept on the device */
+    uint32_t most_frames;
     uint32_t cpu_threads;        /* workers for experts; 0: all of the pool */
     bool deterministic;          /* the CPU takes only experts of at most 8 columns */
     bool no_expert_state;        /* neither read nor write MODEL.expert-state */

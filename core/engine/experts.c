@@ -149,12 +149,16 @@ int32_t engine_open_offload(struct ifx_model *m, const struct ifx_model_options 
     if (st)
         return st;
     (void)offload_divide(&need, bytes, &frames, &slots);
+    if (o->limit_frames && frames > o->most_frames)
+        frames = o->most_frames;
     st = offload_allocate(m->offload, frames, slots);
     if (!st)
         st = offload_measure(m->offload);
     m->expert_state = st ? NULL : state_path(m, o, !options->path);
     if (!st && m->expert_state)
         st = offload_state_load(m->offload, m->expert_state);
+    if (!st)
+        st = offload_fill(m->offload);
     if (!st)
         say(m, mode, frames, slots, &need);
     return st ? st : judge_policy(m, mode, frames, slots, &need);

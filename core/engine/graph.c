@@ -33,7 +33,8 @@ void engine_graphs_destroy(struct ifx_model *m)
 
 static struct engine_graph key_of(const struct engine_step *es)
 {
-    struct engine_graph key = {.count = es->count};
+    const struct offload *o = es->model->offload;
+    struct engine_graph key = {.count = es->count, .resident = o && offload_all_resident(o)};
     for (uint32_t i = 0; i < es->count; i++) {
         const struct ifx_sequence *s = es->items[i]->sequence;
         key.slots[i] = s->slot;
@@ -44,7 +45,7 @@ static struct engine_graph key_of(const struct engine_step *es)
 
 static bool same(const struct engine_graph *a, const struct engine_graph *b)
 {
-    bool equal = a->count == b->count;
+    bool equal = a->count == b->count && a->resident == b->resident;
     for (uint32_t i = 0; equal && i < a->count; i++)
         equal = a->slots[i] == b->slots[i] && a->bounds[i] == b->bounds[i];
     return equal;
@@ -117,5 +118,7 @@ int32_t engine_forward(struct engine_step *es, const struct ifx_step *step)
     }
     es->jobs = g->jobs;
     attention_refresh_jobs(es);
+    for (uint32_t l = 0; g->resident && l < m->desc->n_moe; l++)
+        offload_count_resident(m->offload, l, es->count);
     return m->dev->ops->graph_launch(m->dev, m->stream, g->graph);
 }

@@ -26,10 +26,14 @@ static uint32_t layer_of(const struct offload *o, uint32_t key)
 static void set_entry(struct offload *o, uint32_t key, const void *record)
 {
     uint32_t l = layer_of(o, key);
-    if (!o->table_mirror[key] && record)
+    if (!o->table_mirror[key] && record) {
         o->resident_count[l]++;
-    if (o->table_mirror[key] && !record)
+        o->n_resident++;
+    }
+    if (o->table_mirror[key] && !record) {
         o->resident_count[l]--;
+        o->n_resident--;
+    }
     o->table_mirror[key] = record;
     o->dirty[l] = 1;
 }
@@ -259,6 +263,25 @@ static int32_t fill_by_rank(struct offload *o, const uint32_t *keys, uint32_t n)
     if (!st)
         st = offload_upload_tables(o, o->mover.stream);
     return st ? st : o->ops->stream_sync(o->dev, o->mover.stream);
+}
+
+/* What no ranking names is taken as it comes, the same share of each layer: better than a frame that waits for its first miss. */
+int32_t offload_fill(struct offload *o)
+{
+    int32_t st = IFX_OK;
+    uint32_t n = 0, *keys;
+    if (!o->residency || o->residency->n_used >= o->residency->n_frames)
+        return IFX_OK;
+    keys = base_calloc(o->n_keys, sizeof *keys);
+    if (!keys)
+        return IFX_ENOMEM;
+    for (uint32_t e = 0; e < o->max_experts; e++)
+        for (uint32_t l = 0; l < o->n_layers; l++)
+            if (e < o->config.layers[l].experts && !o->table_mirror[o->key0[l] + e])
+                keys[n++] = o->key0[l] + e;
+    st = fill_by_rank(o, keys, n);
+    base_free(keys);
+    return st;
 }
 
 int32_t offload_state_load(struct offload *o, const char *path)

@@ -61,7 +61,7 @@ static bool plan_narrow(const struct offload *o, const struct offload_moe_call *
 bool offload_capturable(const struct offload *o)
 {
     struct offload_moe_call one = {.n = 1};
-    return o->ops->host_call && !plan_narrow(o, &one);
+    return offload_all_resident(o) || (o->ops->host_call && !plan_narrow(o, &one));
 }
 
 static int32_t dispatch(struct offload *o, const struct offload_moe_call *c)
@@ -74,6 +74,8 @@ static int32_t dispatch(struct offload *o, const struct offload_moe_call *c)
         o->step_columns = c->n;
     if (o->step_columns > IFX_NARROW_COLUMNS)
         o->narrows[c->layer] = c->n < o->step_columns;
+    if (offload_all_resident(o))
+        return offload_moe_resident(o, c);
     if (narrow && !plan_narrow(o, c))
         return offload_moe_narrow(o, c);
     pthread_mutex_lock(&o->lock);

@@ -71,6 +71,7 @@ struct offload {
     const void **table_mirror; /* pinned */
     uint8_t *dirty;            /* [n_layers] the mirror is ahead */
     uint32_t *resident_count;  /* [n_layers] */
+    uint32_t n_resident;       /* their sum */
     struct {
         void *landed;
         uint32_t frame;
@@ -142,7 +143,8 @@ void offload_unplace(struct offload *o, uint32_t key);
 int32_t offload_upload_tables(struct offload *o, void *stream);
 void offload_drop_promotions(struct offload *o);
 
-/* narrow.c, wide.c */
+/* resident.c, narrow.c, wide.c */
+int32_t offload_moe_resident(struct offload *o, const struct offload_moe_call *call);
 int32_t offload_moe_narrow(struct offload *o, const struct offload_moe_call *call);
 int32_t offload_moe_wide(struct offload *o, const struct offload_moe_call *call);
 struct ifx_work offload_work(const struct offload_layer *l, uint32_t kind, uint32_t experts, uint64_t pairs);

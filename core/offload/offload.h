@@ -116,6 +116,13 @@ void offload_cost_get(const struct offload *o, struct offload_cost *cost);
 /* Warm start: fills frames by the ranking in a file, if it is one for these experts (a note says why not).  And writes it. */
 int32_t offload_state_load(struct offload *o, const char *path);
 int32_t offload_state_save(struct offload *o, const char *path);
+/* Fills the frames that are still free with experts of no rank. */
+int32_t offload_fill(struct offload *o);
+/* True when every expert lies on the device and stays there: calls then need nothing of the host.  A step captured while this holds is
+ * good only as long as it does. */
+bool offload_all_resident(const struct offload *o);
+/* Counts a call of such a step that was launched as a graph. */
+void offload_count_resident(struct offload *o, uint32_t layer, uint32_t n);
 /* Another number of frames, up to those allocated at first.  No call may be in flight. */
 int32_t offload_resize(struct offload *o, uint32_t frames);
 /* Another mode or policy from the next call on (bench arms). */
