@@ -36,7 +36,7 @@ struct bench_arm {
 struct bench {
     struct cli *cli;
     struct bench_test tests[2 * BENCH_LENGTHS];
-    uint32_t n_tests, n_arms, repeats, longest, longest_prompt;
+    uint32_t n_tests, n_arms, repeats, depth, longest, longest_prompt; /* depth 0: not given */
     struct bench_arm arms[BENCH_ARMS];
     int32_t *ids;
     uint64_t n_ids;

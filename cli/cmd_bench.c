@@ -19,7 +19,8 @@
 static const struct cli_option options[] = {
     {"-m, --model", "MODEL", "the model, when it should not be the first argument", false},
     {"-p", "LIST", "prompt lengths in tokens: 64,512 (default 512; 0 leaves prompts out)", false},
-    {"-n", "LIST", "tokens to decode after a prompt of 16 (default 64; 0 leaves decoding out)", false},
+    {"-n", "LIST", "tokens to decode (default 64; 0 leaves decoding out)", false},
+    {"-d, --depth", "N", "tokens that are there before each measurement (default: none before a prompt, 16 before decoding)", false},
     {"-r", "REPEATS", "measured repetitions after one warm-up (default 3)", false},
     {"--warm", "N", "tokens that each arm decodes first, so that hot experts are where they belong (default 0)", false},
     {"-f, --file", "FILE", "take prompts from this text (default: token ids from a fixed random sequence)", false},
@@ -94,6 +95,11 @@ static void count_rows(struct ifx_model *m, const struct ifx_table_stats *before
     sum->wait_seconds += now.wait_seconds - before->wait_seconds;
 }
 
+static uint32_t depth_of(const struct bench *b, bool decode)
+{
+    return b->depth ? b->depth : decode ? DECODE_PROMPT : 0;
+}
+
 static int32_t measure(struct bench *b, struct bench_arm *a, uint32_t test, double *rate, bool watch)
 {
     const struct bench_test *t = &b->tests[test];
@@ -101,30 +107,26 @@ static int32_t measure(struct bench *b, struct bench_arm *a, uint32_t test, doub
     struct ifx_observer observer = {.ctx = &touched, .router = on_router};
     struct ifx_offload_stats stats;
     struct ifx_table_stats rows;
-    uint64_t prompt = t->decode ? DECODE_PROMPT : t->n, before;
+    uint64_t depth = depth_of(b, t->decode), before;
     int32_t st = ifx_sequence_reset(a->sequence);
-    ifx_sequence_observe(a->sequence, watch && !t->decode ? &observer : NULL);
+    if (depth && st == IFX_OK)
+        st = ifx_sequence_feed(a->sequence, b->ids, depth, 1, a->logits);
+    ifx_sequence_observe(a->sequence, watch ? &observer : NULL);
+    before = ifx_sequence_length(a->sequence);
     double t0 = ifx_model_now(a->model);
     ifx_offload_stats(a->model, &stats);
     ifx_table_stats(a->model, &rows);
-    if (st == IFX_OK)
-        st = ifx_sequence_feed(a->sequence, b->ids, prompt, 1, a->logits);
-    if (t->decode) {
-        ifx_offload_stats(a->model, &stats);
-        ifx_table_stats(a->model, &rows);
-        t0 = ifx_model_now(a->model);
-    }
-    ifx_sequence_observe(a->sequence, watch ? &observer : NULL);
-    before = ifx_sequence_length(a->sequence);
+    if (!t->decode && st == IFX_OK)
+        st = ifx_sequence_feed(a->sequence, b->ids + depth, t->n, 1, a->logits);
     for (uint32_t i = 0; t->decode && i < t->n && st == IFX_OK; i++)
-        st = ifx_sequence_feed(a->sequence, b->ids + prompt + i, 1, 1, a->logits);
+        st = ifx_sequence_feed(a->sequence, b->ids + depth + i, 1, 1, a->logits);
     double seconds = ifx_model_now(a->model) - t0;
     *rate = cli_rate(t->n, seconds);
     if (!watch) {
         count_traffic(a->model, &stats, seconds, &a->traffic[test]);
         count_rows(a->model, &rows, &a->traffic[test].rows);
     }
-    a->computed[test] = ifx_sequence_length(a->sequence) - (t->decode ? before : 0);
+    a->computed[test] = ifx_sequence_length(a->sequence) - before;
     if (watch)
         a->experts[test] = touched.calls > 0 ? touched.sum / (double)touched.calls : 0;
     ifx_sequence_observe(a->sequence, NULL);
@@ -178,7 +180,7 @@ static int read_lengths(struct bench *b, const char *name, const char *fallback,
         return cli_usage(b->cli, "%s: more than %d lengths", name, BENCH_LENGTHS);
     }
     for (uint64_t i = 0; i < n; i++) {
-        uint32_t tokens = (uint32_t)list[i], total = tokens + (decode ? DECODE_PROMPT : 0);
+        uint32_t tokens = (uint32_t)list[i], total = tokens + depth_of(b, decode);
         if (tokens == 0)
             continue;
         b->tests[b->n_tests++] = (struct bench_test){decode, tokens};
@@ -315,13 +317,15 @@ static int set_up(struct bench *b)
     struct cli *cli = b->cli;
     const char *path = cli_text(cli, "--model", NULL);
     const char *const *arms = cli_texts(cli, "--arm");
-    int64_t repeats = 1, warm = 0;
+    int64_t repeats = 1, warm = 0, depth = 0;
     if (cli_argc(cli) > (path == NULL))
         return cli_usage(cli, "too many arguments: %s", cli_arg(cli, cli_argc(cli) - 1));
     path = path != NULL ? path : cli_arg(cli, 0);
     int failed = cli_int(cli, "-r", 1, BENCH_REPEATS, 3, &repeats);
     b->repeats = (uint32_t)repeats;
     failed = failed ? failed : cli_int(cli, "--warm", 0, 1 << 20, 0, &warm);
+    failed = failed ? failed : cli_int(cli, "--depth", 1, 1 << 24, 0, &depth);
+    b->depth = (uint32_t)depth;
     b->longest = warm > 0 ? DECODE_PROMPT + 64 : 0;
     failed = failed ? failed : read_lengths(b, "-p", "512", false);
     failed = failed ? failed : read_lengths(b, "-n", "64", true);
