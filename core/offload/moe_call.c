@@ -226,6 +226,18 @@ static int32_t time_link(struct offload *o, uint32_t count, double *seconds)
     return st;
 }
 
+/* Results of the CPU on their way back, one of `rows`. */
+static int32_t time_rows(struct offload *o, uint32_t rows, double *seconds)
+{
+    const struct offload_layer *l = &o->config.layers[0];
+    double began = offload_now(o);
+    int32_t st = o->ops->copy(o->dev, o->beside, o->parts, o->host_parts, (uint64_t)rows * l->hidden * sizeof *o->parts,
+                              IFX_COPY_TO_DEVICE);
+    int32_t end = o->ops->stream_sync(o->dev, o->beside);
+    *seconds = (offload_now(o) - began) / rows;
+    return st ? st : end;
+}
+
 /* The CPU at one column while the link is busy all the time. */
 static int32_t time_shared(struct offload *o, uint32_t slots, uint32_t thin)
 {
@@ -259,6 +271,8 @@ int32_t offload_measure(struct offload *o)
         if (!st && slots)
             st = time_link(o, slots, &k->link_record);
         if (!st && slots)
+            st = time_rows(o, least(o->max_pairs, 512), &k->link_row);
+        if (!st && slots)
             st = time_shared(o, slots, thin);
         if (!st && slots)
             st = time_device(o, least(slots, o->max_pairs), 1, &k->device_record);
@@ -268,7 +282,6 @@ int32_t offload_measure(struct offload *o)
     }
     if (!slots || k->link_record <= 0)
         return st;
-    k->link_row = k->link_record / (double)l->record_bytes * l->hidden * sizeof(float);
     if (o->link_rate <= 0)
         o->link_rate = (double)l->record_bytes / k->link_record;
     return st;

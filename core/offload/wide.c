@@ -184,7 +184,8 @@ static int32_t take_ahead(struct wide *w)
     return IFX_OK;
 }
 
-/* The table of the whole list: slots are handed out in its order. */
+/* The table of the whole list: slots are handed out in its order.  On the stream beside: behind the residents it would hold up the
+ * records, which cross on the same engine.  Its last users are done, for the grouping came after them. */
 static int32_t upload_link_table(struct wide *w)
 {
     struct offload *o = w->o;
@@ -195,9 +196,12 @@ static int32_t upload_link_table(struct wide *w)
         records[i] = mover_slot_memory(&o->mover, w->first_slot + i);
         experts[i] = p->link[i];
     }
-    int32_t st = o->ops->copy(o->dev, w->c->stream, o->link_records, records, p->n_link * sizeof *records, IFX_COPY_TO_DEVICE);
-    return st ? st
-              : o->ops->copy(o->dev, w->c->stream, o->link_experts, experts, p->n_link * sizeof *experts, IFX_COPY_TO_DEVICE);
+    int32_t st = o->ops->copy(o->dev, o->beside, o->link_records, records, p->n_link * sizeof *records, IFX_COPY_TO_DEVICE);
+    if (!st)
+        st = o->ops->copy(o->dev, o->beside, o->link_experts, experts, p->n_link * sizeof *experts, IFX_COPY_TO_DEVICE);
+    if (!st)
+        st = o->ops->event_record(o->dev, o->joined, o->beside);
+    return st ? st : o->ops->event_wait(o->dev, o->joined, w->c->stream);
 }
 
 /* Fetches plan.link[at .. at + n), unless it is there already, and lets the device compute it when it lands. */
