@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_program.c - `infernix serve` as a process: ready line, SIGTERM in the middle of a stream, a device that is lost, exit statuses.
+ * test_program.c - `infernix serve` as a process: ready line, SIGTERM in the middle of a stream, a device that is lost, exit statuses,
+ * a locale with a decimal comma.
  */
 #include "config.h"
 #include "harness.h"
+#include <locale.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -129,8 +131,89 @@ static void test_lost_device(void **state)
     }
 }
 
+/* A locale with a decimal comma for what is started from here on: one that is installed, else one made for the test. */
+static bool comma_locale(void)
+{
+    static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "de_DE"};
+    char here[4096], path[4200];
+    const char *found = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof *names && found == NULL; i++)
+        found = setlocale(LC_ALL, names[i]) != NULL ? names[i] : NULL;
+    setlocale(LC_ALL, "C");
+    if (found == NULL) {
+        if (system("mkdir -p locales.tmp && { test -d locales.tmp/de_DE.UTF-8 || localedef -i de_DE -f UTF-8 locales.tmp/de_DE.UTF-8; } >/dev/null 2>&1") != 0)
+            return false;
+        if (getcwd(here, sizeof here) == NULL)
+            return false;
+        snprintf(path, sizeof path, "%s/locales.tmp", here);
+        setenv("LOCPATH", path, 1);
+        found = "de_DE.UTF-8";
+    }
+    return setenv("LC_ALL", found, 1) == 0;
+}
+
+/* A digit, a comma, a digit: no number of ours looks so. */
+static void no_comma(const char *what, const char *text)
+{
+    for (const char *p = text; (p = strchr(p, ',')) != NULL; p++)
+        if (p > text && p[-1] >= '0' && p[-1] <= '9' && p[1] >= '0' && p[1] <= '9')
+            FAIL("%s: a number with a comma in %s", what, text);
+}
+
+/* The answer to a request with a temperature, and what it says in numbers. */
+static char *answer_with_numbers(const struct program *p)
+{
+    json_t *a = post_json(&p->rig, "/v1/completions", "{\"prompt\":\"Once upon a time\",\"max_tokens\":24,\"temperature\":0.7,\"top_p\":0.95,"
+                          "\"seed\":3,\"logprobs\":2}", 200);
+    char *choices = json_dumps(json_object_get(a, "choices"), JSON_SORT_KEYS), *all = json_dumps(a, 0);
+    if (!json_is_real(at(a, "choices.0.logprobs.token_logprobs.3")) || !json_is_real(at(a, "timings.prompt_ms")))
+        FAIL("no numbers where some are expected: %s", all);
+    free(all);
+    json_decref(a);
+    return choices;
+}
+
+/* F54: the same answers, and numbers with a point, in a locale whose numbers have a comma: options, bodies, metrics, log. */
+static void test_comma_locale(void **state)
+{
+    char *log = NULL, *said[2];
+    uint64_t n;
+    (void)state;
+    for (int comma = 0; comma < 2; comma++) {
+        struct program p = {0};
+        if (comma && !comma_locale()) {
+            print_message("no locale with a decimal comma, and none could be made\n");
+            skip();
+        }
+        unlink("comma.log");
+        start(&p, (const char *const[]){"--access-log", "comma.log", "--queue-timeout", "7.5", "--temperature", "0.25", "--assist-ramp", "64:77", NULL});
+        said[comma] = answer_with_numbers(&p);
+        json_decref(post_json(&p.rig, "/v1/completions", "{\"prompt\":\"x\",\"temperature\":\"0,7\"}", 400));
+        struct answer a = ask(&p.rig, "GET", "/metrics", NULL, NULL);
+        no_comma("/metrics", a.body.data);
+        assert_true(metric(&p.rig, "decode_seconds_total") > 0 && metric(&p.rig, "decode_seconds_total") < 60);
+        answer_free(&a);
+        kill(p.pid, SIGTERM);
+        assert_int_equal(end(&p), 0);
+    }
+    unsetenv("LC_ALL");
+    assert_string_equal(said[0], said[1]);
+    OK(base_read_file("comma.log", 1 << 20, &log, &n));
+    for (char *line = strtok(log, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+        json_t *v = json_loads(line, 0, NULL);
+        if (v == NULL)
+            FAIL("a line of the log is not JSON: %s", line);
+        json_decref(v);
+    }
+    unlink("comma.log");
+    base_free(log);
+    free(said[0]);
+    free(said[1]);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_term), cmocka_unit_test(test_second_signal), cmocka_unit_test(test_lost_device)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_term), cmocka_unit_test(test_second_signal), cmocka_unit_test(test_lost_device),
+                                       cmocka_unit_test(test_comma_locale)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
