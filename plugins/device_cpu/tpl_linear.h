@@ -125,12 +125,17 @@ V_INLINE void narrow_tile(const struct cpu_narrow *t, const uint32_t dtype, uint
         narrow_step(t, dtype, r, k + 16, s, x, R, C, acc);
     }
     narrow_rest(t, dtype, r, whole, x, R, C, acc);
-    UNROLL for (int i = 0; i < R; i++)
-        UNROLL for (int c = 0; c < C; c++) {
-            float *y = t->y + (c0 + (uint64_t)c) * t->ldy + r + (uint64_t)i;
-            float sum = v_sum16(acc[i][c]);
-            *y = t->accumulate ? *y + sum : sum;
+    UNROLL for (int c = 0; c < C; c++) {
+        float *y = t->y + (c0 + (uint64_t)c) * t->ldy + r;
+        if (R == 4) {
+            v_sum16_of4(acc[0][c], acc[1][c], acc[2][c], acc[3][c], y, t->accumulate);
+            continue;
         }
+        UNROLL for (int i = 0; i < R; i++) {
+            float sum = v_sum16(acc[i][c]);
+            y[i] = t->accumulate ? y[i] + sum : sum;
+        }
+    }
 }
 
 /* All rows against C columns: as many rows at once as there are registers for, then one by one. */
@@ -149,7 +154,7 @@ V_INLINE void narrow_columns(const struct cpu_narrow *t, const uint32_t dtype, u
  * all groups but the first. */
 V_INLINE void narrow_dtype(const struct cpu_narrow *t, const uint32_t dtype)
 {
-    uint64_t block = t->n <= V_NC ? t->r1 - t->r0 : 12 / V_NC * 2;
+    uint64_t block = t->n <= V_NC ? t->r1 - t->r0 : V_NARROW_ROWS;
     for (uint64_t r = t->r0; r < t->r1; r += block) {
         uint64_t end = t->r1 - r < block ? t->r1 : r + block;
         for (uint32_t c = 0, step; c < t->n; c += step) {

@@ -17,7 +17,8 @@ enum {
     V_MR = 6,
     V_P = 1,
     V_NARROW = 4,
-    V_NC = 4
+    V_NC = 4,
+    V_NARROW_ROWS = 6
 };
 
 V_INLINE vf v_set1(float x) { return _mm256_set1_ps(x); }
@@ -135,6 +136,14 @@ V_INLINE float v_sum16(const vf acc[2])
     __m128 t4 = _mm_add_ps(_mm256_castps256_ps128(t8), _mm256_extractf128_ps(t8, 1));
     __m128 t2 = _mm_add_ps(t4, _mm_movehl_ps(t4, t4));
     return _mm_cvtss_f32(_mm_add_ss(t2, _mm_movehdup_ps(t2)));
+}
+
+/* Four of them, set or added to y[0..3]. */
+V_INLINE void v_sum16_of4(const vf a[2], const vf b[2], const vf c[2], const vf d[2], float *y, uint32_t accumulate)
+{
+    const float sums[4] = {v_sum16(a), v_sum16(b), v_sum16(c), v_sum16(d)};
+    for (int i = 0; i < 4; i++)
+        y[i] = accumulate ? y[i] + sums[i] : sums[i];
 }
 
 #endif

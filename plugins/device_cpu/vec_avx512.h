@@ -16,8 +16,9 @@ enum {
     VW = 16,
     V_MR = 8,
     V_P = 3,
-    V_NARROW = 8,
-    V_NC = 4
+    V_NARROW = 16,
+    V_NC = 4,
+    V_NARROW_ROWS = 8
 };
 
 V_INLINE vf v_set1(float x) { return _mm512_set1_ps(x); }
@@ -127,6 +128,18 @@ V_INLINE float v_sum16(const vf acc[1])
     __m128 t4 = _mm_add_ps(_mm256_castps256_ps128(t8), _mm256_extractf128_ps(t8, 1));
     __m128 t2 = _mm_add_ps(t4, _mm_movehl_ps(t4, t4));
     return _mm_cvtss_f32(_mm_add_ss(t2, _mm_movehdup_ps(t2)));
+}
+
+/* Four sums at once: the halves, quarters and so on of all four in one vector. */
+V_INLINE void v_sum16_of4(const vf a[1], const vf b[1], const vf c[1], const vf d[1], float *y, uint32_t accumulate)
+{
+    __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a[0], b[0], 0x44), _mm512_shuffle_f32x4(a[0], b[0], 0xee));
+    __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c[0], d[0], 0x44), _mm512_shuffle_f32x4(c[0], d[0], 0xee));
+    __m512 t4 = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+    __m512 t2 = _mm512_add_ps(t4, _mm512_permute_ps(t4, 0x4e));
+    __m512 t1 = _mm512_add_ps(t2, _mm512_permute_ps(t2, 0xb1));
+    __m128 sums = _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, t1));
+    _mm_storeu_ps(y, accumulate ? _mm_add_ps(_mm_loadu_ps(y), sums) : sums);
 }
 
 #endif

@@ -18,7 +18,8 @@ enum {
     V_MR = 2,     /* rows of the product's register block */
     V_P = 1,      /* 16-column panels of it, at most */
     V_NARROW = 4, /* vectors of accumulators that a narrow block keeps */
-    V_NC = 4      /* columns of it, but for a group of three */
+    V_NC = 4,     /* columns of it, but for a group of three */
+    V_NARROW_ROWS = 6 /* rows that meet all columns before the next, when these are more: a multiple of a block's */
 };
 
 V_INLINE vf v_set1(float x)
@@ -166,6 +167,14 @@ V_INLINE float v_sum16(const vf acc[1])
     float lanes[16];
     v_store(lanes, acc[0]);
     return ifx_canonical_sum(lanes);
+}
+
+/* Four of them, set or added to y[0..3]. */
+V_INLINE void v_sum16_of4(const vf a[1], const vf b[1], const vf c[1], const vf d[1], float *y, uint32_t accumulate)
+{
+    const float sums[4] = {v_sum16(a), v_sum16(b), v_sum16(c), v_sum16(d)};
+    for (int i = 0; i < 4; i++)
+        y[i] = accumulate ? y[i] + sums[i] : sums[i];
 }
 
 #endif
