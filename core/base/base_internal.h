@@ -12,6 +12,9 @@
 
 /* Numbers of the CPUs this thread may run on, at most max of them; returns how many there are, 0 when unknown. */
 uint32_t base_affinity(int *cpus, uint32_t max);
+/* The calling thread stays on one CPU until as many unpins; 0 or an errno. */
+int base_pin_caller(int cpu);
+void base_unpin_caller(void);
 /* CPUs that the cgroup quota of the groups in `proc_cgroup` (v1 and v2, parents included) is worth; UINT32_MAX: no quota. */
 uint32_t base_cgroup_cpus(const char *proc_cgroup, const char *mount);
 

@@ -6,6 +6,7 @@
 #include "config.h"
 #include "base.h"
 #include <errno.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -191,9 +192,53 @@ uint32_t base_cgroup_cpus(const char *proc_cgroup, const char *mount)
     return least;
 }
 
+/* A thread that pools have pinned, and what it was allowed before the first of them. */
+static _Thread_local struct {
+    uint32_t pools;
+    cpu_set_t before, now;
+} pinned;
+
+int base_pin_caller(int cpu)
+{
+    cpu_set_t set;
+    if (cpu >= CPU_SETSIZE)
+        return EINVAL;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    if (!pinned.pools && pthread_getaffinity_np(pthread_self(), sizeof pinned.before, &pinned.before))
+        return EINVAL;
+    int error = pthread_setaffinity_np(pthread_self(), sizeof set, &set);
+    if (error)
+        return error;
+    pinned.now = set;
+    pinned.pools++;
+    return 0;
+}
+
+void base_unpin_caller(void)
+{
+    if (pinned.pools && --pinned.pools == 0)
+        (void)pthread_setaffinity_np(pthread_self(), sizeof pinned.before, &pinned.before);
+}
+
+void base_loosen_caller(bool loose)
+{
+    if (pinned.pools)
+        (void)pthread_setaffinity_np(pthread_self(), sizeof pinned.now, loose ? &pinned.before : &pinned.now);
+}
+
 uint32_t base_affinity(int *cpus, uint32_t max)
 {
     uint32_t found = 0;
+    /* A pool that is made beside another one has the same CPUs to choose from. */
+    for (int i = 0; pinned.pools && i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, &pinned.before)) {
+            if (found < max)
+                cpus[found] = i;
+            found++;
+        }
+    if (pinned.pools)
+        return found;
     for (int n = 1024; n <= 1 << 16; n *= 4) { /* the kernel's mask may be wider than cpu_set_t */
         cpu_set_t *set = CPU_ALLOC(n);
         if (set == NULL)

@@ -41,7 +41,6 @@ struct base_pool {
     uint32_t n_started; /* created threads */
     bool spin;
     bool pinned;
-    cpu_set_t caller_cpus; /* the creator's before it was pinned */
     pthread_mutex_t callers;
     struct worker *workers;
 
@@ -276,8 +275,8 @@ static void pin_all(struct base_pool *pool)
         base_fallback("pool.pin", "threads are not pinned: %u threads, %u CPUs allowed", pool->n_threads, n);
         return;
     }
-    pool->pinned = pthread_getaffinity_np(pthread_self(), sizeof pool->caller_cpus, &pool->caller_cpus) == 0;
-    int failed = pin_thread(pthread_self(), cpus[0]);
+    int failed = base_pin_caller(cpus[0]);
+    pool->pinned = !failed;
     for (uint32_t i = 0; i < pool->n_started; i++)
         failed |= pin_thread(pool->workers[i].thread, cpus[i + 1]);
     if (failed)
@@ -350,7 +349,7 @@ void base_pool_destroy(struct base_pool *pool)
     for (uint32_t i = 0; i < pool->n_started; i++)
         pthread_join(pool->workers[i].thread, NULL);
     if (pool->pinned)
-        (void)pthread_setaffinity_np(pthread_self(), sizeof pool->caller_cpus, &pool->caller_cpus);
+        base_unpin_caller();
     pthread_mutex_destroy(&pool->callers);
     pthread_mutex_destroy(&pool->failure);
     base_free(pool->workers);

@@ -73,7 +73,10 @@ void engine_cpu_instead(void)
 
 int32_t ifx_device_open(struct ifx_context *c, const char *name, struct ifx_device **out)
 {
-    return engine_device_is_auto(name) ? open_auto(c, out) : open_named(c, name, out);
+    base_loosen_caller(true);
+    int32_t st = engine_device_is_auto(name) ? open_auto(c, out) : open_named(c, name, out);
+    base_loosen_caller(false);
+    return st;
 }
 
 bool engine_device_is_auto(const char *name)

@@ -7,6 +7,7 @@
 #include "base.h"
 #include "test.h"
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -210,6 +211,35 @@ static void test_many_callers(void **state)
     base_pool_destroy(pool);
 }
 
+static int allowed(void)
+{
+    cpu_set_t set;
+    assert_int_equal(sched_getaffinity(0, sizeof set, &set), 0);
+    return CPU_COUNT(&set);
+}
+
+/* Each of two pinned pools of one thread has all its CPUs, whichever ends first, and so has the thread when both are gone. */
+static void test_two_pinned(void **state)
+{
+    (void)state;
+    struct base_pool *a, *b;
+    int before = allowed();
+    for (int order = 0; order < 2; order++) {
+        assert_int_equal(base_pool_create(0, true, &a), IFX_OK);
+        assert_int_equal(allowed(), 1);
+        assert_int_equal(base_pool_create(0, true, &b), IFX_OK);
+        assert_int_equal(base_pool_threads(b), base_pool_threads(a));
+        base_loosen_caller(true);
+        assert_int_equal(allowed(), before);
+        base_loosen_caller(false);
+        assert_int_equal(allowed(), 1);
+        base_pool_destroy(order ? a : b);
+        assert_int_equal(allowed(), 1);
+        base_pool_destroy(order ? b : a);
+        assert_int_equal(allowed(), before);
+    }
+}
+
 static double cpu_seconds(void)
 {
     struct rusage u;
@@ -280,6 +310,7 @@ int main(void)
         cmocka_unit_test(test_create),  cmocka_unit_test(test_each_once), cmocka_unit_test(test_ascending),
         cmocka_unit_test(test_errors),  cmocka_unit_test(test_error_text_travels), cmocka_unit_test(test_nested),
         cmocka_unit_test(test_many_callers), cmocka_unit_test(test_sleep), cmocka_unit_test(test_uneven),
+        cmocka_unit_test(test_two_pinned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
