@@ -66,15 +66,18 @@ for a in $archs; do
   first=${first:-$a}
 done
 code="$code -gencode arch=compute_$first,code=compute_$first"
+# Names of its own until a file is whole: two makes may run in one tree.
+tmp=$base.$$
+trap 'rm -f "$tmp.d" "$tmp.fatbin" "$tmp.c"' EXIT
 # Contraction off and IEEE division and roots: the numerics contract (numerics.h) is about bits.
 # shellcheck disable=SC2086
 "$nvcc" -std=c++17 -fatbin $code -fmad=false -ftz=false -prec-div=true -prec-sqrt=true "$@" \
-  -MMD -MP -MF "$base.d.tmp" -MT "$out" -o "$base.fatbin.tmp" "$in"
-mv "$base.d.tmp" "$base.d"
-mv "$base.fatbin.tmp" "$base.fatbin"
+  -MMD -MP -MF "$tmp.d" -MT "$out" -o "$tmp.fatbin" "$in"
+mv "$tmp.d" "$base.d"
+mv "$tmp.fatbin" "$base.fatbin"
 name=$(basename "$in" .cu)
 path=$(cd "$(dirname "$base")" && pwd)/$(basename "$base").fatbin
-cat > "$out.tmp" <<C
+cat > "$tmp.c" <<C
 /* Made by plugins/nvcc.sh from $name.cu. */
 #include <stdint.h>
 extern const unsigned char ifx_image_${name}[];
@@ -90,4 +93,4 @@ __asm__(".section .rodata, \"a\", @progbits\n"
         ".size ifx_image_${name}_bytes, 8\n"
         ".previous\n");
 C
-mv "$out.tmp" "$out"
+mv "$tmp.c" "$out"

@@ -48,6 +48,28 @@ X
 $CC -fPIC -o $work/main $work/main.c $work/some_image.c && $work/main > $work/got
 cmp $work/got $work/some_image.fatbin || fail "the image in the program differs from the file"
 
+# Two at once, as two makes in one tree would, each while the other is in the middle of it.
+cp $work/nvcc $work/quick
+cat > $work/nvcc <<'X'
+#!/bin/sh
+sh nvcc.tmp/quick "$@"
+for file; do
+  case $file in
+    *.fatbin*) printf ' and its end' >> "$file"; sleep 0.3; printf '.' >> "$file" ;;
+  esac
+done
+X
+sh "$script" $work/nvcc 90 $work/both_image.c $work/some.cu & first=$!
+sleep 0.1
+sh "$script" $work/nvcc 90 $work/both_image.c $work/some.cu || fail "the second of two at once"
+wait $first || fail "the first of two at once"
+case $(tr '\000' ' ' < $work/both_image.fatbin) in
+  *"some.cu and its end.") ;;
+  *) fail "two at once left a broken image: $(tr '\000' ' ' < $work/both_image.fatbin)" ;;
+esac
+[ "$(find $work -name 'both_image*' | wc -l)" -eq 3 ] || fail "two at once left $(find $work -name 'both_image*' | tr '\n' ' ')"
+cp $work/quick $work/nvcc
+
 refused() { # FLAG...
   rm -f $work/other.c
   text=$(sh "$script" $work/nvcc 90 $work/other.c "$@" 2>&1)
