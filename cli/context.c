@@ -167,10 +167,12 @@ static int offload_options(struct cli *cli, struct ifx_offload_options *o)
                                       .no_expert_state = cli_flag(cli, "--no-expert-state")};
     if (cli_int(cli, "--assist-max-columns", 1, 1 << 16, 0, &columns) || cli_int(cli, "--cpu-threads", 0, 1024, 0, &threads) ||
         cli_int(cli, "--expert-frames", 0, UINT32_MAX, 0, &frames) ||
-        read_bytes(cli, "--vram-budget", &o->vram_budget) || read_bytes(cli, "--ram-budget", &o->ram_budget))
+        read_bytes(cli, "--vram-budget", &o->vram_budget) || read_bytes(cli, "--ram-budget", &o->ram_budget) ||
+        read_bytes(cli, "--pin-experts", &o->most_pinned))
         return 2;
     o->assist_max_columns = (uint32_t)columns;
     o->cpu_threads = (uint32_t)threads;
+    o->limit_pinned = cli_text(cli, "--pin-experts", NULL) != NULL;
     o->limit_frames = cli_text(cli, "--expert-frames", NULL) != NULL;
     o->most_frames = (uint32_t)frames;
     struct offload_policy policy;

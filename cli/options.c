@@ -23,6 +23,7 @@ const struct cli_option cli_global_options[] = {
     {"--prefill-chunk", "N", "prompt tokens a step (default 512; 2048 for a mixture on a GPU with room)", false},
     {"--vram-budget", "SIZE", "device memory the program may take: 8G, 512M (default: what is free)", false},
     {"--ram-budget", "SIZE", "host memory the program may take (default: what the machine and its limits allow)", false},
+    {"--pin-experts", "SIZE", "host memory that may be pinned for experts, the rest crosses slower; 0 for none (default: all)", false},
     {"--expert-frames", "N", "most experts kept in device memory, over all layers; 0 for none (default: what fits)", false},
     {"--cpu-threads", "N", "CPU threads that compute experts beside a GPU (default: all of --threads)", false},
     {"--assist", "MODE", "how the CPU helps with experts that a GPU misses: ramp, balance or off (default ramp)", false},

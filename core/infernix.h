@@ -45,6 +45,8 @@ struct ifx_offload_options {
     uint32_t n_sections;
     uint64_t vram_budget;        /* bytes the program may take of the device; 0: what is free */
     uint64_t ram_budget;         /* bytes of host memory; 0: what the machine and its cgroup allow */
+    bool limit_pinned;           /* to most_pinned: bytes of the experts that are pinned; the others lie in pageable memory */
+    uint64_t most_pinned;
     bool limit_frames;           /* to most_frames: experts kept on the device */
     uint32_t most_frames;
     uint32_t cpu_threads;        /* workers for experts; 0: all of the pool */

@@ -146,6 +146,8 @@ struct ifx_model {
     const struct ifx_assist_policy **policies; /* [n_moe] */
     struct base_pool *expert_pool; /* NULL: the context's */
     char *expert_state;            /* file of the experts' ranking, or NULL */
+    uint64_t most_pinned;          /* bytes of records that may be pinned, and what it is that limits them (NULL: nothing, or the user) */
+    const char *pin_limit;
     uint64_t device_free;          /* before anything was taken */
     uint64_t expert_bytes;
     /* KV */
@@ -283,7 +285,7 @@ void engine_tables_end(struct ifx_model *m);
 int32_t engine_table_rows(const struct ifx_services *sv, uint32_t table, float *y);
 
 /* account.c: refuses what does not fit, before weights are read; m->dense_mapped and m->kv_bytes are known */
-int32_t engine_account(const struct ifx_model *m, const struct ifx_model_options *o);
+int32_t engine_account(struct ifx_model *m, const struct ifx_model_options *o);
 
 /* experts.c: experts on a device with memory of its own */
 /* Host memory for all records, where m->moe_layers says how many and how large. */

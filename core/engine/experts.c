@@ -12,13 +12,12 @@
 int32_t engine_take_records(struct ifx_model *m)
 {
     uint32_t n = m->desc->n_moe;
-    struct ifx_device_props props = {.struct_size = sizeof props};
     uint64_t *bytes = base_calloc(n, sizeof *bytes);
-    int32_t st = bytes ? m->dev->ops->props(m->dev, &props) : IFX_ENOMEM;
+    int32_t st = bytes ? IFX_OK : IFX_ENOMEM;
     for (uint32_t i = 0; i < n && !st; i++)
         bytes[i] = m->moe_layers[i].experts * m->moe_layers[i].record_bytes;
     if (!st)
-        st = mover_records_create(m->dev, n, bytes, props.pinned_bytes ? props.pinned_bytes : UINT64_MAX, &m->records);
+        st = mover_records_create(m->dev, n, bytes, m->most_pinned, m->pin_limit, &m->records);
     for (uint32_t i = 0; i < n && !st; i++)
         m->moe_layers[i].records = m->records.layers[i].memory;
     base_free(bytes);

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-static const char *const side_names[] = {"device memory", "host memory"};
+static const char *const side_names[] = {"device memory", "host memory", "pinned host memory"};
 
 void ledger_add(struct ledger *l, enum ledger_side side, const char *what, uint64_t bytes, const char *lower)
 {
@@ -83,7 +83,7 @@ static int32_t list_lower(const struct ledger *l, enum ledger_side side, struct 
 
 int32_t ledger_check(const struct ledger *l)
 {
-    for (uint32_t side = LEDGER_DEVICE; side <= LEDGER_HOST; side++) {
+    for (uint32_t side = 0; side < LEDGER_SIDES; side++) {
         uint64_t need = ledger_sum(l, side);
         struct base_buf b = {0};
         char needed[32], there[32];
@@ -104,19 +104,28 @@ int32_t ledger_check(const struct ledger *l)
 
 void ledger_log(const struct ledger *l, uint32_t level)
 {
-    for (uint32_t side = LEDGER_DEVICE; side <= LEDGER_HOST; side++) {
+    for (uint32_t side = 0; side < LEDGER_SIDES; side++) {
         struct base_buf b = {0};
-        char sum[32], there[32];
+        char sum[32], there[32], quota[32];
         size_text(sum, ledger_sum(l, side));
         size_text(there, l->limit[side].bytes);
+        size_text(quota, ledger_memlock());
+        bool over = side == LEDGER_PINNED && ledger_sum(l, side) > ledger_memlock();
         if (ledger_sum(l, side) && !list_terms(l, side, &b))
-            base_log(level, "%s: %s%s%s: %s", side_names[side], sum, l->limit[side].source[0] ? " of " : "",
-                     l->limit[side].source[0] ? there : "", b.data ? b.data : "");
+            base_log(level, "%s: %s%s%s: %s%s%s%s", side_names[side], sum, l->limit[side].source[0] ? " of " : "",
+                     l->limit[side].source[0] ? there : "", b.data ? b.data : "", over ? " (ulimit -l: " : "", over ? quota : "",
+                     over ? ", where the driver counts by it)" : "");
         base_buf_free(&b);
     }
 }
 
 /* ---- what there is ---- */
+
+uint64_t ledger_memlock(void)
+{
+    struct rlimit l;
+    return getrlimit(RLIMIT_MEMLOCK, &l) == 0 && l.rlim_cur != RLIM_INFINITY ? (uint64_t)l.rlim_cur : UINT64_MAX;
+}
 
 /* A file that holds one number; false for "max" and for no file. */
 static bool read_number(const char *dir, const char *name, uint64_t *out)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ledger.h - what a model will take of device and host memory, term by term, against what there is: known before weights are read.
+ * ledger.h - what a model will take of device, host and pinned memory, term by term, against what there is: known before weights are read.
  */
 #ifndef INFERNIX_CORE_LEDGER_H
 #define INFERNIX_CORE_LEDGER_H
@@ -9,13 +9,14 @@
 
 #define LEDGER_TERMS 24u
 
-enum ledger_side { LEDGER_DEVICE, LEDGER_HOST };
+/* Pinned memory is host memory too, and counts on both sides. */
+enum ledger_side { LEDGER_DEVICE, LEDGER_HOST, LEDGER_PINNED, LEDGER_SIDES };
 struct ledger_limit {
     uint64_t bytes; /* UINT64_MAX: none known */
     char source[160]; /* "--vram-budget", "/sys/fs/cgroup/x/memory.max" */
 };
 struct ledger {
-    struct ledger_limit limit[2];
+    struct ledger_limit limit[LEDGER_SIDES];
     struct {
         const char *what, *lower; /* lower: what makes it smaller, or NULL */
         enum ledger_side side;
@@ -33,6 +34,8 @@ int32_t ledger_check(const struct ledger *l);
 /* One line a side: "device memory: 5.1 of 31.0 GB: weights 3.2 GB, ...". */
 void ledger_log(const struct ledger *l, uint32_t level);
 
+/* ulimit -l in bytes; UINT64_MAX: none.  What drivers pin is rarely counted by it, so it bounds nothing here. */
+uint64_t ledger_memlock(void);
 /* Host memory that this process can still take: MemAvailable, RLIMIT_AS, and every cgroup above it (v2 and v1). */
 void ledger_host_limit(struct ledger_limit *limit);
 /* The cgroup part; the paths are parameters for tests. */

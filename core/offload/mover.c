@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mover.h"
 
+#include "ledger.h"
+
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 
 int32_t mover_create(struct ifx_device *dev, uint64_t slot_bytes, uint32_t n_slots, struct mover *m)
 {
@@ -127,16 +128,15 @@ void mover_reset(struct mover *m)
 /* ---- host memory ---- */
 
 int32_t mover_records_create(struct ifx_device *dev, uint32_t n_layers, const uint64_t *layer_bytes, uint64_t most_pinned,
-                             struct mover_records *r)
+                             const char *limit, struct mover_records *r)
 {
     *r = (struct mover_records){.dev = dev, .n_layers = n_layers};
     r->layers = base_calloc(n_layers, sizeof *r->layers);
     if (!r->layers)
         return IFX_ENOMEM;
-    bool pin = true;
+    const char *why = limit;
     char quota[64] = "";
-    struct rlimit locked;
-    const char *why = "the limit on pinned memory";
+    bool pin = true;
     for (uint32_t i = 0; i < n_layers; i++) {
         void *memory = NULL;
         r->layers[i].bytes = layer_bytes[i];
@@ -145,10 +145,12 @@ int32_t mover_records_create(struct ifx_device *dev, uint32_t n_layers, const ui
         if (pin && dev->ops->host_alloc(dev, layer_bytes[i], &memory) != IFX_OK) {
             pin = false;
             why = base_error_text();
-            if (getrlimit(RLIMIT_MEMLOCK, &locked) == 0 && locked.rlim_cur != RLIM_INFINITY)
-                snprintf(quota, sizeof quota, " (ulimit -l is %llu KB)", (unsigned long long)locked.rlim_cur / 1024);
+            if (ledger_memlock() != UINT64_MAX)
+                snprintf(quota, sizeof quota, " (ulimit -l is %llu KB)", (unsigned long long)ledger_memlock() / 1024);
         }
-        if (!pin)
+        if (!pin && !why && r->pageable_bytes == 0)
+            base_log(IFX_LOG_INFO, "experts: %llu of %u layers lie in pageable host memory, as asked", (unsigned long long)(n_layers - i), n_layers);
+        if (!pin && why)
             base_fallback("offload.pin", "%llu of the experts' layers lie in pageable host memory, which copies to the device slower: %s%s",
                           (unsigned long long)(n_layers - i), why, quota);
         r->layers[i].pinned = pin;

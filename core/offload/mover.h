@@ -42,7 +42,8 @@ int32_t mover_release(struct mover *m, uint32_t n, void *stream);
 void mover_reset(struct mover *m);
 
 /* Host memory for the records of each layer: pinned, in one piece a layer, as long as the device gives it; then ordinary pages, said
- * once.  most_pinned: bytes that may be pinned in all. */
+ * once.  most_pinned: bytes of records that may be pinned; limit: what says so, for that line; NULL: it is as
+ * asked, and no fallback. */
 struct mover_records {
     struct ifx_device *dev;
     uint32_t n_layers;
@@ -54,7 +55,7 @@ struct mover_records {
     uint64_t pinned_bytes, pageable_bytes;
 };
 int32_t mover_records_create(struct ifx_device *dev, uint32_t n_layers, const uint64_t *layer_bytes, uint64_t most_pinned,
-                             struct mover_records *r);
+                             const char *limit, struct mover_records *r);
 void mover_records_destroy(struct mover_records *r);
 
 #endif

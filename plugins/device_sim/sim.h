@@ -149,7 +149,8 @@ int32_t sim_mem_alloc(struct ifx_device *dev, uint64_t bytes, void **out);
 void sim_mem_free(struct ifx_device *dev, void *memory);
 int32_t sim_host_alloc(struct ifx_device *dev, uint64_t bytes, void **out);
 void sim_host_free(struct ifx_device *dev, void *memory);
-/* How many small records a copy from host memory holds: whole ones of a piece of pinned memory that holds nothing else; 0: other bytes. */
+/* How many small records a copy from host memory holds: whole ones of a piece of pinned memory that
+ * holds nothing else, or of pageable memory; 0: other bytes. */
 uint32_t sim_records(const struct sim_device *d, const void *src, uint64_t bytes);
 void sim_memory_close(struct sim_device *d);
 /* True when [p, p + bytes) lies in one allocation; the caller holds the lock. */

@@ -258,6 +258,59 @@ static void test_placements(void **state)
     }
 }
 
+/* Pinned memory that the device or the user keeps short: what the ledger accepts opens, and the experts that lie in pageable memory give
+ * the same bits. */
+static void test_pinned(void **state)
+{
+    struct ifx_context_options co = {.threads = 2};
+    struct result want, got;
+    char *path, device[64], what[64];
+    uint32_t refused = 0, opened = 0, fallbacks = base_fallback_count();
+    (void)state;
+    OK(ifx_demo_path(&path));
+    struct ifx_model_options o = {.path = path, .device = "sim,link=0,latency=0", .prefill_chunk = 300,
+                                  .offload = {.assist = "off", .vram_budget = UINT64_C(33) << 20, .no_expert_state = true}};
+    run(&o, 2, PROMPT, 1, &want);
+    assert_true(want.stats.link_experts > 500);
+    for (uint64_t quota = 64 << 10; quota <= (24u << 20); quota = quota * 5 / 4) {
+        struct ifx_context *ctx;
+        struct ifx_model *m;
+        OK(ifx_context_create(&co, &ctx));
+        snprintf(device, sizeof device, "sim,link=0,latency=0,pinned=%u", (unsigned)quota);
+        o.device = device;
+        int32_t st = ifx_model_open(ctx, &o, &m);
+        if (st) {
+            if (st != IFX_ELIMIT || opened || !strstr(base_error_text(), "of pinned host memory are needed") ||
+                !strstr(base_error_text(), "; lower --prefill-chunk"))
+                FAIL("a quota of %u bytes: %s", (unsigned)quota, base_error_text());
+            refused++;
+        } else {
+            ifx_model_close(m);
+            opened++;
+        }
+        ifx_context_destroy(ctx);
+        if (st || (opened != 1 && opened != 4))
+            continue;
+        run(&o, 2, PROMPT, 1, &got);
+        same(device, &got, &want);
+        release(&got);
+    }
+    assert_true(refused > 3 && opened > 4);
+    assert_true(base_fallback_count() == fallbacks + 1); /* a quota is one; what the user asks for is not */
+    o.device = "sim,link=0,latency=0";
+    o.offload.limit_pinned = true;
+    for (uint32_t mib = 0; mib <= 8; mib += 4) {
+        snprintf(what, sizeof what, "%u MiB pinned", mib);
+        o.offload.most_pinned = (uint64_t)mib << 20;
+        o.offload.assist = mib == 4 ? "ramp" : "off";
+        run(&o, 2, PROMPT, 1, &got);
+        same(what, &got, &want);
+        release(&got);
+    }
+    release(&want);
+    base_free(path);
+}
+
 /* What does not fit is refused before weights are read, with its terms and what to lower. */
 static void test_refused(void **state)
 {
@@ -299,6 +352,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_any_budget),
         cmocka_unit_test(test_placements),
+        cmocka_unit_test(test_pinned),
         cmocka_unit_test(test_refused),
     };
     base_log_set_level(IFX_LOG_WARN);

@@ -340,6 +340,12 @@ static void test_ledger(void **state)
     ledger_add(&l, LEDGER_HOST, "more", 100, NULL);
     l.limit[LEDGER_DEVICE].bytes = UINT64_MAX;
     assert_int_equal(ledger_check(&l), IFX_ELIMIT); /* the sum does not wrap */
+    struct ledger pinned = {0};
+    ledger_add(&pinned, LEDGER_PINNED, "steps", 300000000, "lower --prefill-chunk");
+    OK(ledger_check(&pinned));
+    ledger_limit(&pinned.limit[LEDGER_PINNED], 200000000, "the device's quota");
+    assert_int_equal(ledger_check(&pinned), IFX_ELIMIT);
+    assert_non_null(strstr(base_error_text(), "0.30 GB of pinned host memory are needed and 0.20 GB are there (the device's quota): steps 0.30 GB"));
 }
 
 /* Pinned memory runs out: the rest is pageable, and that is told. */
@@ -352,7 +358,7 @@ static void test_pinning(void **state)
     const uint64_t bytes[3] = {8192, 8192, 8192};
     rig_open(&r, &o);
     uint32_t told = base_fallback_count();
-    OK(mover_records_create(r.dev, 3, bytes, 20000, &records));
+    OK(mover_records_create(r.dev, 3, bytes, 20000, "--pin-experts", &records));
     assert_int_equal(records.pinned_bytes, 16384);
     assert_int_equal(records.pageable_bytes, 8192);
     assert_int_equal(base_fallback_count(), told + 1);
