@@ -19,11 +19,57 @@ KERNEL ifx_embed(struct ifx_weight table, const int32_t *ids, uint32_t n, float 
     }
 }
 
+enum { NORM_EACH = 4 }; /* float4 that a thread keeps */
+
+/* One block a row that it keeps in registers; the weights are there before the row is. */
+__device__ __forceinline__ void norm_rows(const struct ifx_rms_norm &op, float *shared)
+{
+    float4 w[NORM_EACH], v[NORM_EACH];
+    bool waited = false;
+    for (uint64_t r = blockIdx.x; r < op.rows; r += gridDim.x) {
+        const float4 *x = (const float4 *)(op.x + r * op.ldx), *rw = (const float4 *)(op.w + (r % op.w_rows) * op.width);
+        float4 *y = (float4 *)(op.y + r * op.ldy);
+        float sum = 0.0f;
+#pragma unroll
+        for (uint32_t i = 0; i < NORM_EACH; i++)
+            if (threadIdx.x + i * blockDim.x < op.width / 4)
+                w[i] = rw[threadIdx.x + i * blockDim.x];
+        if (!waited)
+            wait_for_last();
+        waited = true;
+#pragma unroll
+        for (uint32_t i = 0; i < NORM_EACH; i++)
+            if (threadIdx.x + i * blockDim.x < op.width / 4)
+                v[i] = x[threadIdx.x + i * blockDim.x];
+#pragma unroll
+        for (uint32_t i = 0; i < NORM_EACH; i++)
+            if (threadIdx.x + i * blockDim.x < op.width / 4) {
+                sum = fmaf(v[i].x, v[i].x, sum);
+                sum = fmaf(v[i].y, v[i].y, sum);
+                sum = fmaf(v[i].z, v[i].z, sum);
+                sum = fmaf(v[i].w, v[i].w, sum);
+            }
+        float scale = 1.0f / sqrtf(block_sum(sum, shared) / (float)op.width + op.eps);
+#pragma unroll
+        for (uint32_t i = 0; i < NORM_EACH; i++)
+            if (threadIdx.x + i * blockDim.x < op.width / 4)
+                y[threadIdx.x + i * blockDim.x] =
+                    make_float4(v[i].x * scale * (op.plus_one + w[i].x), v[i].y * scale * (op.plus_one + w[i].y),
+                                v[i].z * scale * (op.plus_one + w[i].z), v[i].w * scale * (op.plus_one + w[i].w));
+    }
+}
+
 /* One block a row. */
 KERNEL ifx_rms_norm(struct ifx_rms_norm op)
 {
-    begin_kernel();
     __shared__ float shared[32];
+    let_next_start();
+    if (op.width % 4 == 0 && op.width <= 4 * NORM_EACH * blockDim.x && op.ldx % 4 == 0 && op.ldy % 4 == 0 &&
+        (((uintptr_t)op.x | (uintptr_t)op.y | (uintptr_t)op.w) & 15) == 0) {
+        norm_rows(op, shared);
+        return;
+    }
+    wait_for_last();
     for (uint64_t r = blockIdx.x; r < op.rows; r += gridDim.x) {
         const float *x = op.x + r * op.ldx, *w = op.w + (r % op.w_rows) * op.width;
         float *y = op.y + r * op.ldy;

@@ -70,8 +70,10 @@ static int32_t narrow_launch(struct cuda_device *d, void *stream, const struct i
     /* One block a multiprocessor: it had better be a large one.  Rows alone decide, so a column's bits stay its own. */
     if (kernel == K_linear_narrow && a.tiles <= (uint32_t)d->prop.multiProcessorCount)
         kernel = K_linear_narrow_few;
+    /* Blocks that make several tiles fetch without a pause. */
+    uint32_t places = 2 * (uint32_t)d->prop.multiProcessorCount, blocks = kernel == K_linear_narrow && a.tiles > places ? places : a.tiles;
     void *args[] = {&a};
-    return cuda_launch(d, stream, kernel, grid3(a.tiles, 1, 1), narrow_threads(kernel), 0, args);
+    return cuda_launch(d, stream, kernel, grid3(blocks, 1, 1), narrow_threads(kernel), 0, args);
 }
 
 static int32_t narrow(struct cuda_device *d, void *stream, const struct ifx_linear *op)

@@ -59,18 +59,20 @@ template <bool ANY> __device__ __forceinline__ uint4 load_w(const uint16_t *row,
     }
 }
 
-__device__ __forceinline__ const struct narrow_out &find_out(const struct narrow_args &a)
+__device__ __forceinline__ const struct narrow_out &find_out(const struct narrow_args &a, uint32_t tile)
 {
     uint32_t m = 0;
-    while (m + 1 < a.count && blockIdx.x >= a.out[m + 1].tile0)
+    while (m + 1 < a.count && tile >= a.out[m + 1].tile0)
         m++;
     return a.out[m];
 }
 
-/* The warps' parts of a tile, added in order. */
-template <uint32_t WARPS> __device__ __forceinline__ void finish_tile(const struct narrow_args &a, const struct narrow_out &o, uint32_t row0, const float c[4])
+/* The warps' parts of a tile, added in order.  turn: 0 and 1 alternate, so that one barrier a tile is enough. */
+template <uint32_t WARPS>
+__device__ __forceinline__ void finish_tile(const struct narrow_args &a, const struct narrow_out &o, uint32_t row0, const float c[4], uint32_t turn)
 {
-    __shared__ float parts[WARPS][NARROW_COLUMNS][NARROW_ROWS + 1];
+    __shared__ float both[2][WARPS][NARROW_COLUMNS][NARROW_ROWS + 1];
+    float (*parts)[NARROW_COLUMNS][NARROW_ROWS + 1] = both[turn];
     uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
     parts[warp][2 * t][g] = c[0];
     parts[warp][2 * t + 1][g] = c[1];
@@ -136,71 +138,90 @@ template <uint32_t PARTS> __device__ __forceinline__ inputs<PARTS> load_inputs(c
     return in;
 }
 
-template <bool ANY, uint32_t PARTS, uint32_t WARPS> __device__ __forceinline__ void narrow_bf16(const struct narrow_args &a)
+/* The two rows of a thread in a tile. */
+struct tile_rows {
+    const uint16_t *w0, *w1;
+};
+
+__device__ __forceinline__ tile_rows rows_of(const struct narrow_args &a, uint32_t tile)
 {
-    const struct narrow_out &o = find_out(a);
-    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
-    uint32_t row0 = (blockIdx.x - o.tile0) * NARROW_ROWS, last = o.w.rows - 1;
-    const uint16_t *w0 = (const uint16_t *)o.w.data + (uint64_t)min(row0 + g, last) * a.cols;
-    const uint16_t *w1 = (const uint16_t *)o.w.data + (uint64_t)min(row0 + g + 8, last) * a.cols;
+    const struct narrow_out &o = find_out(a, tile);
+    uint32_t row = (tile - o.tile0) * NARROW_ROWS + (threadIdx.x & 31) / 4, last = o.w.rows - 1;
+    const uint16_t *w = (const uint16_t *)o.w.data;
+    return {w + (uint64_t)min(row, last) * a.cols, w + (uint64_t)min(row + 8, last) * a.cols};
+}
+
+/* A block makes every gridDim.x-th tile; with MANY the weights of the next are under way while it ends one. */
+template <bool ANY, uint32_t PARTS, uint32_t WARPS, bool MANY> __device__ __forceinline__ void narrow_bf16(const struct narrow_args &a)
+{
+    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3, turn = 0;
     const float *x = a.x + g * a.ldx;
-    float c[4] = {0, 0, 0, 0}, d[4] = {0, 0, 0, 0};
     uint32_t units = (a.cols + 31) / 32;
+    tile_rows rows = rows_of(a, blockIdx.x);
     weights now;
     let_next_start();
-    load_weights<ANY, WARPS>(now, w0, w1, warp, t, a.cols);
+    load_weights<ANY, WARPS>(now, rows.w0, rows.w1, warp, t, a.cols);
     wait_for_last();
-    for (uint32_t u0 = warp; u0 < units; u0 += AHEAD * WARPS) {
-        weights next;
-        inputs<PARTS> v[AHEAD];
-        load_weights<ANY, WARPS>(next, w0, w1, u0 + AHEAD * WARPS, t, a.cols);
+    for (uint32_t tile = blockIdx.x; tile < a.tiles; tile += gridDim.x, turn ^= 1) {
+        const struct narrow_out &o = find_out(a, tile);
+        float c[4] = {0, 0, 0, 0}, d[4] = {0, 0, 0, 0};
+        for (uint32_t u0 = warp; u0 < units; u0 += AHEAD * WARPS) {
+            weights next;
+            inputs<PARTS> v[AHEAD];
+            uint32_t ahead = u0 + AHEAD * WARPS;
+            if (MANY && ahead >= units && tile + gridDim.x < a.tiles) {
+                rows = rows_of(a, tile + gridDim.x);
+                ahead = warp;
+            }
+            load_weights<ANY, WARPS>(next, rows.w0, rows.w1, ahead, t, a.cols);
 #pragma unroll
-        for (uint32_t i = 0; i < AHEAD; i++) {
-            uint32_t k = (u0 + i * WARPS) * 32 + 8 * t;
-            v[i] = load_inputs<PARTS>(x, k, g < a.n ? a.cols : 0, a.x_aligned);
+            for (uint32_t i = 0; i < AHEAD; i++) {
+                uint32_t k = (u0 + i * WARPS) * 32 + 8 * t;
+                v[i] = load_inputs<PARTS>(x, k, g < a.n ? a.cols : 0, a.x_aligned);
+            }
+#pragma unroll
+            for (uint32_t i = 0; i < AHEAD; i++)
+#pragma unroll
+                for (uint32_t p = PARTS; p-- > 0;) {
+                    uint4 in = v[i].part[p];
+                    mma_bf16(c, now.p[i].x, now.q[i].x, now.p[i].y, now.q[i].y, in.x, in.y);
+                    mma_bf16(d, now.p[i].z, now.q[i].z, now.p[i].w, now.q[i].w, in.z, in.w);
+                }
+            now = next;
         }
 #pragma unroll
-        for (uint32_t i = 0; i < AHEAD; i++)
-#pragma unroll
-            for (uint32_t p = PARTS; p-- > 0;) {
-                uint4 in = v[i].part[p];
-                mma_bf16(c, now.p[i].x, now.q[i].x, now.p[i].y, now.q[i].y, in.x, in.y);
-                mma_bf16(d, now.p[i].z, now.q[i].z, now.p[i].w, now.q[i].w, in.z, in.w);
-            }
-        now = next;
+        for (uint32_t i = 0; i < 4; i++)
+            c[i] += d[i];
+        finish_tile<WARPS>(a, o, (tile - o.tile0) * NARROW_ROWS, c, turn);
     }
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++)
-        c[i] += d[i];
-    finish_tile<WARPS>(a, o, row0, c);
 }
 
 KERNEL __launch_bounds__(8 * 32, 2) ifx_linear_narrow(const __grid_constant__ struct narrow_args a)
 {
-    narrow_bf16<false, 1, 8>(a);
+    narrow_bf16<false, 1, 8, true>(a);
 }
 
 /* Few rows: more warps share them. */
 KERNEL __launch_bounds__(16 * 32, 1) ifx_linear_narrow_few(const __grid_constant__ struct narrow_args a)
 {
-    narrow_bf16<false, 1, 16>(a);
+    narrow_bf16<false, 1, 16, false>(a);
 }
 
 /* Inputs are not rounded. */
 KERNEL __launch_bounds__(16 * 32, 1) ifx_linear_narrow_exact(const __grid_constant__ struct narrow_args a)
 {
-    narrow_bf16<false, 3, 16>(a);
+    narrow_bf16<false, 3, 16, false>(a);
 }
 
 /* Rows that are not 16-byte aligned. */
 KERNEL __launch_bounds__(8 * 32, 1) ifx_linear_narrow_any(const __grid_constant__ struct narrow_args a)
 {
-    narrow_bf16<true, 1, 8>(a);
+    narrow_bf16<true, 1, 8, false>(a);
 }
 
 KERNEL __launch_bounds__(8 * 32, 1) ifx_linear_narrow_exact_any(const __grid_constant__ struct narrow_args a)
 {
-    narrow_bf16<true, 3, 8>(a);
+    narrow_bf16<true, 3, 8, false>(a);
 }
 
 /* 4 codes as 4 bf16: a byte in the low mantissa bits of 2^23 is an integer of float32, which bf16 holds exactly. */
@@ -220,7 +241,7 @@ KERNEL __launch_bounds__(NARROW_WARPS * 32, 2) ifx_linear_narrow_w8(const __grid
 {
     bool waited = false;
     let_next_start();
-    const struct narrow_out &o = find_out(a);
+    const struct narrow_out &o = find_out(a, blockIdx.x);
     uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
     uint32_t row0 = (blockIdx.x - o.tile0) * NARROW_ROWS, last = o.w.rows - 1, groups = (a.cols + 31) / 32;
     uint64_t r0 = min(row0 + g, last), r1 = min(row0 + g + 8, last);
@@ -267,7 +288,7 @@ KERNEL __launch_bounds__(NARROW_WARPS * 32, 2) ifx_linear_narrow_w8(const __grid
     }
     if (!waited) /* a warp without a group of its own */
         wait_for_last();
-    finish_tile<NARROW_WARPS>(a, o, row0, c);
+    finish_tile<NARROW_WARPS>(a, o, row0, c, 0);
 }
 
 /* Inputs as they are, or float32 weights: no tensor cores.  One block a row. */
@@ -275,7 +296,7 @@ KERNEL ifx_linear_narrow_f32(const __grid_constant__ struct narrow_args a)
 {
     begin_kernel();
     __shared__ float parts[F32_THREADS / 32][NARROW_COLUMNS];
-    const struct narrow_out &o = find_out(a);
+    const struct narrow_out &o = find_out(a, blockIdx.x);
     uint64_t row = blockIdx.x - o.tile0;
     uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     float sum[NARROW_COLUMNS] = {0};

@@ -15,18 +15,26 @@ __device__ __forceinline__ uint32_t order_of(float v)
     return (u & 0x80000000u ? ~u : u | 0x80000000u);
 }
 
+/* The logit of a place in that order. */
+__device__ __forceinline__ float logit_of(uint32_t order)
+{
+    if (order == 0)
+        return NAN;
+    return __uint_as_float(order & 0x80000000u ? order ^ 0x80000000u : ~order);
+}
+
 template <uint32_t EACH> __device__ __forceinline__ void route(const struct ifx_router &op, uint64_t t)
 {
     uint32_t lane = threadIdx.x & 31;
     const float *logits = op.logits + t * op.ldl;
     float v[EACH], most = -INFINITY;
-    uint64_t best[EACH]; /* order, then the lower id */
+    uint32_t left[EACH]; /* 1 + order of those not chosen yet */
 #pragma unroll
     for (uint32_t i = 0; i < EACH; i++) {
         uint32_t e = lane + 32 * i;
         bool in = e < op.experts;
         v[i] = in ? logits[e] : 0.0f;
-        best[i] = in ? ((uint64_t)order_of(v[i]) << 32 | (uint32_t)~e) : 0;
+        left[i] = in ? order_of(v[i]) + 1 : 0;
         most = in && v[i] > most ? v[i] : most;
     }
 #pragma unroll
@@ -40,33 +48,27 @@ template <uint32_t EACH> __device__ __forceinline__ void route(const struct ifx_
         if (lane + 32 * i < op.experts)
             sum += expf(v[i] - most);
     sum = warp_sum(sum);
-    float mine = 0.0f, chosen = 0.0f; /* lane r keeps rank r */
+    float mine = 0.0f; /* lane r keeps rank r */
     int32_t mine_id = 0;
     for (uint32_t r = 0; r < op.top_k; r++) {
-        uint64_t top = 0;
+        uint32_t top = 0, id = UINT32_MAX;
 #pragma unroll
-        for (uint32_t i = 0; i < EACH; i++)
-            top = best[i] > top ? best[i] : top;
-#pragma unroll
-        for (uint32_t offset = 16; offset > 0; offset >>= 1) {
-            uint64_t other = __shfl_xor_sync(FULL, top, offset);
-            top = other > top ? other : top;
+        for (uint32_t i = 0; i < EACH; i++) {
+            id = left[i] > top ? lane + 32 * i : id; /* of equals the first */
+            top = left[i] > top ? left[i] : top;
         }
-        uint32_t id = ~(uint32_t)top;
-        float logit = 0.0f;
+        uint32_t best = __reduce_max_sync(FULL, top);
+        id = __reduce_min_sync(FULL, top == best ? id : UINT32_MAX);
 #pragma unroll
         for (uint32_t i = 0; i < EACH; i++)
-            if (lane + 32 * i == id) {
-                best[i] = 0;
-                logit = v[i];
-            }
-        float p = expf(__shfl_sync(FULL, logit, id & 31) - most) / sum;
-        chosen += p;
+            left[i] = lane + 32 * i == id ? 0 : left[i];
         if (lane == r) {
-            mine = p;
+            mine = logit_of(best - 1);
             mine_id = (int32_t)id;
         }
     }
+    mine = lane < op.top_k ? expf(mine - most) / sum : 0.0f;
+    float chosen = warp_sum(mine);
     if (lane < op.top_k) {
         op.ids[t * op.top_k + lane] = mine_id;
         op.weights[t * op.top_k + lane] = op.renormalise ? mine / chosen : mine;
