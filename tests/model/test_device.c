@@ -222,7 +222,7 @@ static void test_sampling(void **state)
 struct seen {
     uint32_t hidden, routes;
     double sum;
-    int64_t ids;
+    uint64_t ids; /* a checksum */
 };
 
 static int32_t on_hidden(void *ctx, int32_t layer, uint64_t pos0, uint32_t n, const float *x, uint32_t width)
@@ -239,7 +239,7 @@ static int32_t on_router(void *ctx, uint32_t layer, uint64_t pos0, uint32_t n, u
     struct seen *s = ctx;
     s->routes += n;
     for (uint64_t i = 0; i < (uint64_t)n * top_k; i++) {
-        s->ids = s->ids * 31 + ids[i] + layer + (int64_t)pos0;
+        s->ids = s->ids * 31 + (uint64_t)ids[i] + layer + pos0;
         s->sum += weights[i];
     }
     return IFX_OK;

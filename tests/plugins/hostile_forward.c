@@ -25,7 +25,7 @@
 #define F_SCRATCH_HUGE  10
 #define F_NAN           11 /* clears NaN */
 #define F_NAN_SPREADS   12 /* a NaN column poisons its neighbour */
-#define F_STACK         13 /* 1 MiB of stack */
+#define F_STACK         13 /* 6 MiB of stack: more than a check under a sanitizer gets, less than the main thread has */
 #define F_ALLOCATES     14
 #define F_GLOBAL        15 /* hidden values in a global: two experts at once disturb each other */
 #define F_LEVEL         16 /* says a level that the host forbids */
@@ -78,7 +78,7 @@ static int32_t bad_gate_up(void *bank, const struct ifx_expert_call *call, uint3
     uint16_t *h = call->scratch;
 #endif
 #if FAULT == F_STACK
-    volatile char big[1 << 20];
+    volatile char big[6 << 20];
     for (size_t i = 0; i < sizeof big; i += 512)
         big[i] = 1;
 #elif FAULT == F_ALLOCATES

@@ -112,7 +112,7 @@ static int32_t kv_attend(const struct ifx_kvs *s, const struct ifx_kv_attend *ca
     c.q += (c.group - 1) * c.ldq_head;
     c.ldq_head = (uint64_t)0 - c.ldq_head;
 #elif FAULT == F_STACK
-    volatile char big[1 << 20];
+    volatile char big[6 << 20];
     for (size_t i = 0; i < sizeof big; i += 512)
         big[i] = 1;
 #elif FAULT == F_ATTEND32
