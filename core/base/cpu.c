@@ -227,6 +227,17 @@ void base_loosen_caller(bool loose)
         (void)pthread_setaffinity_np(pthread_self(), sizeof pinned.now, loose ? &pinned.before : &pinned.now);
 }
 
+#define SPINS_BEFORE_YIELD 2000
+
+void base_spin(uint32_t *spins)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+    if (++*spins % SPINS_BEFORE_YIELD == 0)
+        sched_yield();
+}
+
 uint32_t base_affinity(int *cpus, uint32_t max)
 {
     uint32_t found = 0;

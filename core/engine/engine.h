@@ -104,6 +104,7 @@ struct engine_slot {
 /* A captured decode step.  It serves the same sequences in the same order, until one passes its bound. */
 struct engine_graph {
     uint32_t count;
+    uint64_t posts; /* hand-overs that a launch must serve */
     bool resident; /* no expert is missing: captured without the host's part */
     uint32_t slots[ENGINE_PASS_ITEMS], bounds[ENGINE_PASS_ITEMS];
     void *graph; /* NULL: seen once */

@@ -81,6 +81,7 @@ static int32_t capture(struct engine_step *es, const struct ifx_step *step, stru
     int32_t st = op->graph_begin(m->dev, m->stream);
     if (st)
         return st;
+    uint64_t posts = m->offload ? offload_posts(m->offload) : 0;
     es->capturing = true;
     es->jobs = g->jobs;
     st = m->family->forward(m->family_model, step);
@@ -93,6 +94,7 @@ static int32_t capture(struct engine_step *es, const struct ifx_step *step, stru
         op->graph_destroy(m->dev, graph);
     else if (!st)
         g->graph = graph;
+    g->posts = m->offload ? offload_posts(m->offload) - posts : 0;
     return st;
 }
 
@@ -120,5 +122,6 @@ int32_t engine_forward(struct engine_step *es, const struct ifx_step *step)
     attention_refresh_jobs(es);
     for (uint32_t l = 0; g->resident && l < m->desc->n_moe; l++)
         offload_count_resident(m->offload, l, es->count);
-    return m->dev->ops->graph_launch(m->dev, m->stream, g->graph);
+    int32_t st = m->dev->ops->graph_launch(m->dev, m->stream, g->graph);
+    return st || !g->posts ? st : offload_serve(m->offload, m->stream, g->posts);
 }

@@ -10,12 +10,10 @@
 #include "default_forward.h"
 #include "offload.h"
 
-#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 
 #define TILE_BYTES (512u << 10) /* parts of one block of output rows: they should stay in the second-level cache */
-#define SPINS_BEFORE_YIELD 2000
 
 /* An expert with work. */
 struct active {
@@ -190,15 +188,6 @@ static void group(struct run *run, const struct layout *ly, const uint16_t *x, u
 
 /* ---- tasks ---- */
 
-static void spin(uint32_t *spins)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-    if (++*spins % SPINS_BEFORE_YIELD == 0)
-        sched_yield();
-}
-
 /* The bank's own path or the host's default one. */
 static int32_t bank_gate_up(const struct offload_layer *l, const struct ifx_expert_call *call, uint32_t row0, uint32_t row1)
 {
@@ -234,7 +223,7 @@ static int32_t gate_up_task(struct run *run, uint64_t index)
     uint32_t row1 = row0 + run->gate_rows < l->inter ? row0 + run->gate_rows : l->inter, spins = 0;
     int32_t st = IFX_OK;
     while (!atomic_load_explicit(&a->prepared, memory_order_acquire))
-        spin(&spins);
+        base_spin(&spins);
     if (!atomic_load_explicit(&run->failed, memory_order_relaxed))
         st = bank_gate_up(l, &a->call, row0, row1);
     if (st)
@@ -253,7 +242,7 @@ static int32_t down_task(struct run *run, uint64_t index, uint32_t worker)
     float *tile = run->out ? run->out->y + row0 : run->tiles + worker * run->tile_values;
     uint64_t ld = run->out ? run->out->ldy : run->block;
     while (atomic_load_explicit(&run->gate_left, memory_order_acquire))
-        spin(&spins);
+        base_spin(&spins);
     for (uint32_t i = 0; i < run->n_active; i++) {
         const struct active *a = &run->active[i];
         if (atomic_load_explicit(&run->failed, memory_order_relaxed))

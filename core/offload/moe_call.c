@@ -61,7 +61,7 @@ static bool plan_narrow(const struct offload *o, const struct offload_moe_call *
 bool offload_capturable(const struct offload *o)
 {
     struct offload_moe_call one = {.n = 1};
-    return offload_all_resident(o) || (o->ops->host_call && !plan_narrow(o, &one));
+    return offload_all_resident(o) || ((o->ops->host_call || o->posts) && !plan_narrow(o, &one));
 }
 
 static int32_t dispatch(struct offload *o, const struct offload_moe_call *c)
@@ -95,6 +95,8 @@ void offload_recover(struct offload *o, void *stream)
             o->ops->stream_sync(o->dev, streams[i]);
     offload_jobs_reset(o);
     mover_reset(&o->mover);
+    if (o->posts && o->posted)
+        o->last_post = (uint32_t)(*o->posted >> 32);
     o->ahead.n = 0;
     pthread_mutex_lock(&o->lock);
     if (o->residency)

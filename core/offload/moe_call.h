@@ -37,6 +37,7 @@ struct offload_job {
 struct narrow_job {
     struct offload *o;
     uint32_t layer, n;
+    uint32_t rows; /* of the parts that were computed last */
     struct ifx_work work;
     struct offload_job hits;
 };
@@ -112,6 +113,13 @@ struct offload {
     struct narrow_job *narrow;    /* [n_layers][IFX_NARROW_COLUMNS] */
     struct offload_job *jobs;
     uint32_t n_jobs, next_job;
+    /* hand-over of narrow calls' misses */
+    bool posts;            /* the device can; else host calls on the stream beside */
+    uint32_t *post_counter; /* device */
+    uint64_t *posted, *answer; /* pinned */
+    uint32_t last_post;    /* count of the one seen last */
+    uint64_t n_posts;      /* enqueued or captured so far */
+    void *enqueued;        /* event behind the posts that are to be served */
     void *beside; /* stream of the misses */
     void *forked, *joined, *grouped, *landed; /* events */
 

@@ -2,14 +2,15 @@
  *
  * narrow.c - the MoE call of few columns (decode): nothing waits on the host.
  *
- * The device resolves residency and computes the hits.  Beside it, on a stream of its own, a host call looks up what was
- * missed, lets the CPU workers compute it, and its results join the device's in the combination.  All of it can be captured.
+ * The device resolves residency and computes the hits.  Meanwhile the host looks up what was missed, lets the CPU workers compute it,
+ * and its results join the device's in the combination.  The host is told by a hand-over in the stream, which the engine's thread looks
+ * out for, or where the device has none by a host call on a stream beside.  All of it can be captured.
  */
 #include "moe_call.h"
 
 #include <string.h>
 
-/* The misses of one layer; on the thread of the stream beside. */
+/* The misses of one layer; on the thread of the stream beside, or on the engine's that serves hand-overs. */
 static int32_t compute_misses(void *ctx)
 {
     struct narrow_job *j = ctx;
@@ -47,6 +48,7 @@ static int32_t compute_misses(void *ctx)
     }
     o->stats.cpu_experts += call.n_parts;
     pthread_mutex_unlock(&o->lock);
+    j->rows = row;
     j->work = offload_work(l, IFX_WORK_HOST_EXPERTS, call.n_parts, row);
     double began = base_now();
     int32_t st = offload_cpu_parts(&call, o->cpu_ws);
@@ -98,6 +100,111 @@ static int32_t misses_beside(struct offload *o, const struct offload_moe_call *c
     return st ? st : o->ops->event_record(o->dev, o->joined, o->beside);
 }
 
+/* ---- hand-over ---- */
+
+#define LOOKS_BEFORE_ASKING 20000u /* some milliseconds: then whether the stream still runs */
+
+static int32_t post(struct offload *o, const struct offload_moe_call *c)
+{
+    const struct offload_layer *l = &o->config.layers[c->layer];
+    struct group_block b = offload_group_block(l, c->n, o->group_memory);
+    struct ifx_post p = {.n = 2, .tag = c->layer * IFX_NARROW_COLUMNS + c->n - 1, .counter = o->post_counter, .posted = o->posted};
+    p.pieces[0].to = o->host_group;
+    p.pieces[0].from = o->group_memory;
+    p.pieces[0].row_bytes = p.pieces[0].pitch = b.bytes;
+    p.pieces[0].rows = 1;
+    p.pieces[1].to = o->host_x;
+    p.pieces[1].from = c->x;
+    p.pieces[1].row_bytes = l->hidden * sizeof *c->x;
+    p.pieces[1].pitch = c->ldx * sizeof *c->x;
+    p.pieces[1].rows = c->n;
+    o->n_posts++;
+    return o->ops->post(o->dev, c->stream, &p);
+}
+
+static int32_t await(struct offload *o, const struct offload_moe_call *c)
+{
+    uint32_t pairs = c->n * o->config.layers[c->layer].top_k, index_rows = (pairs + o->max_hidden - 1) / o->max_hidden;
+    uint64_t at = (uint64_t)(o->index_rows - index_rows) * o->max_hidden, row = o->max_hidden * sizeof *o->parts;
+    struct ifx_await a = {.counter = o->post_counter, .answer = o->answer,
+                          .to = o->parts + (uint64_t)o->max_pairs * o->max_hidden + at, .from = o->host_parts + at,
+                          .fixed_bytes = index_rows * row, .row_bytes = row};
+    return o->ops->await(o->dev, c->stream, &a);
+}
+
+/* Until the next post is there; a stream that ends or fails without one is told. */
+static int32_t look_out(struct offload *o, uint32_t *tag)
+{
+    for (uint32_t looks = 0;;) {
+        uint64_t word = __atomic_load_n(o->posted, __ATOMIC_ACQUIRE);
+        uint32_t done = 0;
+        if ((uint32_t)(word >> 32) != o->last_post) {
+            o->last_post = (uint32_t)(word >> 32);
+            *tag = (uint32_t)word;
+            return IFX_OK;
+        }
+        base_spin(&looks);
+        if (looks % LOOKS_BEFORE_ASKING)
+            continue;
+        int32_t st = o->ops->event_query(o->dev, o->enqueued, &done);
+        if (!st && done && (uint32_t)(__atomic_load_n(o->posted, __ATOMIC_ACQUIRE) >> 32) == o->last_post)
+            st = base_error(IFX_EINTERNAL, "a step ended without handing over what the CPU was to compute");
+        if (st)
+            return st;
+    }
+}
+
+/* One post.  Answered whatever happens, or the stream would wait for ever. */
+static int32_t answer_post(struct offload *o, uint32_t tag)
+{
+    struct narrow_job *j = tag < o->n_layers * IFX_NARROW_COLUMNS ? &o->narrow[tag] : NULL;
+    int32_t st = j ? compute_misses(j) : base_error(IFX_EINTERNAL, "a hand-over of no layer");
+    __atomic_store_n(o->answer, (uint64_t)o->last_post << 32 | (st ? 0 : j->rows), __ATOMIC_RELEASE);
+    return st;
+}
+
+uint64_t offload_posts(const struct offload *o)
+{
+    return o->n_posts;
+}
+
+int32_t offload_serve(struct offload *o, void *stream, uint64_t posts)
+{
+    int32_t st = posts ? o->ops->event_record(o->dev, o->enqueued, stream) : IFX_OK, failed = IFX_OK;
+    char *text = NULL;
+    for (uint64_t i = 0; i < posts && !st; i++) {
+        uint32_t tag = 0;
+        st = look_out(o, &tag);
+        int32_t one = st ? st : answer_post(o, tag);
+        if (!one || failed)
+            continue;
+        failed = one;
+        text = base_strdup(base_error_text());
+    }
+    if (failed)
+        st = base_error(failed, "%s", text ? text : "experts on the CPU");
+    base_free(text);
+    return st;
+}
+
+/* ---- the call ---- */
+
+/* The host's part in front of the hits; after it, what the combination has to wait for. */
+static int32_t ask_host(struct offload *o, const struct offload_moe_call *c)
+{
+    return o->posts ? post(o, c) : misses_beside(o, c, c->n * o->config.layers[c->layer].top_k);
+}
+
+static int32_t take_answer(struct offload *o, const struct offload_moe_call *c)
+{
+    int32_t st = IFX_OK;
+    if (!o->posts)
+        return o->ops->event_wait(o->dev, o->joined, c->stream);
+    if (!c->capturing)
+        st = offload_serve(o, c->stream, 1);
+    return st ? st : await(o, c);
+}
+
 int32_t offload_moe_narrow(struct offload *o, const struct offload_moe_call *c)
 {
     const struct offload_layer *l = &o->config.layers[c->layer];
@@ -116,12 +223,12 @@ int32_t offload_moe_narrow(struct offload *o, const struct offload_moe_call *c)
                                   .index = offload_index(o, o->parts + (uint64_t)o->max_pairs * o->max_hidden, pairs)};
     int32_t st = o->ops->group(o->dev, c->stream, &group);
     if (!st)
-        st = misses_beside(o, c, pairs);
+        st = ask_host(o, c);
     /* A captured step must find the frames of later. */
     if (!st && o->computes && (c->capturing || o->resident_count[c->layer]))
         st = offload_device_experts(o, c->layer, c->stream, &hits,
                                     &o->narrow[c->layer * IFX_NARROW_COLUMNS + c->n - 1].hits);
     if (!st)
-        st = o->ops->event_wait(o->dev, o->joined, c->stream);
+        st = take_answer(o, c);
     return st ? st : o->ops->combine(o->dev, c->stream, &combine);
 }

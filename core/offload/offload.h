@@ -133,7 +133,7 @@ void offload_set_policy(struct offload *o, const struct ifx_assist_policy *polic
  * have landed, starts new ones after calls of at most IFX_NARROW_COLUMNS columns.  Not while a graph is captured. */
 int32_t offload_begin_step(struct offload *o, void *stream);
 /* Everything but the struct is device memory; y is overwritten.  Enqueues on the stream.  A call of at most IFX_NARROW_COLUMNS columns
- * never waits on the host unless `off` or `balance` send missing experts over the link; a wider one waits for the router's choice.
+ * waits on the host only for what its experts' misses take, and not while it is captured, unless `off` or `balance` send missing experts over the link; a wider one waits for the router's choice.
  * After an error no work is left in flight and the next call finds everything in order. */
 struct offload_moe_call {
     uint32_t layer;
@@ -153,6 +153,13 @@ int32_t offload_moe(struct offload *o, const struct offload_moe_call *call);
 void offload_recover(struct offload *o, void *stream);
 /* Whether steps of few columns can be captured, and lose nothing by it. */
 bool offload_capturable(const struct offload *o);
+
+/* Hand-overs to the host that calls have enqueued or captured so far: what a captured step adds is what its launch must serve.  0: the
+ * device has none, and calls bring their host part along. */
+uint64_t offload_posts(const struct offload *o);
+/* After the launch of a captured step: computes what each of its `posts` hand-overs asks for, in their order, while the stream runs.  Comes
+ * back when the last one is answered. */
+int32_t offload_serve(struct offload *o, void *stream, uint64_t posts);
 
 /* Counters; the fields of struct ifx_offload_stats. */
 struct offload_stats {

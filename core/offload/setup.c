@@ -76,6 +76,7 @@ int32_t offload_create(const struct offload_config *config, struct offload **out
     o->config = *config;
     o->n_layers = config->n_layers;
     o->max_columns = config->max_columns;
+    o->posts = config->dev->ops->post && config->dev->ops->await;
     o->key0 = base_calloc(o->n_layers, sizeof *o->key0);
     o->policies = base_calloc(o->n_layers, sizeof *o->policies);
     o->sides = base_calloc(o->n_layers, sizeof *o->sides);
@@ -100,7 +101,7 @@ struct want {
     enum where where;
     uint64_t bytes;
 };
-#define N_WANTS 20
+#define N_WANTS 23
 #define WANT(member, place, size) {(void **)(void *)&(member), place, size}
 
 /* All buffers of fixed size, once for the ledger and once to take them. */
@@ -130,6 +131,9 @@ static void list_wants(struct offload *o, struct want w[N_WANTS])
         WANT(o->host_x, ON_HOST_PINNED, (uint64_t)o->max_columns * o->max_hidden * sizeof *o->host_x),
         WANT(o->host_link, ON_HOST_PINNED, e * (sizeof *o->link_records + sizeof *o->link_experts)),
         WANT(o->host_parts, ON_HOST_PINNED, (p + o->index_rows) * row),
+        WANT(o->post_counter, ON_DEVICE, o->posts ? sizeof *o->post_counter : 0),
+        WANT(o->posted, ON_HOST_PINNED, o->posts ? sizeof *o->posted : 0),
+        WANT(o->answer, ON_HOST_PINNED, o->posts ? sizeof *o->answer : 0),
         WANT(o->cpu_ws, ON_HOST, o->cpu_ws_bytes),
         WANT(o->job_ws, ON_HOST, jobs ? o->cpu_ws_bytes : 0),
         WANT(o->cpu_parts, ON_HOST, e * sizeof *o->cpu_parts),
@@ -216,7 +220,7 @@ static int32_t take_frames(struct offload *o, uint32_t frames)
 
 static int32_t take_events(struct offload *o)
 {
-    void **events[] = {&o->forked, &o->joined, &o->grouped, &o->landed, &o->table_done};
+    void **events[] = {&o->forked, &o->joined, &o->grouped, &o->landed, &o->table_done, &o->enqueued};
     int32_t st = o->ops->stream_create(o->dev, &o->beside);
     for (size_t i = 0; i < sizeof events / sizeof *events && !st; i++)
         st = o->ops->event_create(o->dev, events[i]);
@@ -254,6 +258,12 @@ int32_t offload_allocate(struct offload *o, uint32_t frames, uint32_t slots)
     o->allocated = true;
     o->stats.frame_bytes = o->frame_bytes;
     memset(o->table_mirror, 0, o->n_keys * sizeof *o->table_mirror);
+    if (o->posts) {
+        *o->posted = *o->answer = 0;
+        st = o->ops->fill(o->dev, o->mover.stream, o->post_counter, 0, sizeof *o->post_counter);
+    }
+    if (st)
+        return st;
     memset(o->dirty, 1, o->n_layers);
     o->narrows[o->n_layers - 1] = 1; /* until it is seen otherwise */
     st = offload_upload_tables(o, o->mover.stream);
@@ -265,7 +275,7 @@ void offload_destroy(struct offload *o)
     if (!o)
         return;
     struct want w[N_WANTS];
-    void *events[] = {o->forked, o->joined, o->grouped, o->landed, o->table_done};
+    void *events[] = {o->forked, o->joined, o->grouped, o->landed, o->table_done, o->enqueued};
     if (o->mover.stream)
         o->ops->stream_sync(o->dev, o->mover.stream);
     mover_destroy(&o->mover);

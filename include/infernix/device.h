@@ -388,6 +388,28 @@ struct ifx_block_select {
 
 /* Device attention over a KV format is the engine's service (it joins a format's attend with a device); see model.h. */
 
+/* Hand-over between a stream and the host.  Host pointers are host_alloc's, addresses and sizes multiples of 4 (pieces) and 16 (await). */
+#define IFX_POST_PIECES 3u
+struct ifx_post {
+    uint32_t n;
+    uint32_t tag; /* told with the count */
+    struct {
+        void *to; /* host: rows without gaps */
+        const void *from;
+        uint64_t row_bytes, pitch;
+        uint32_t rows;
+    } pieces[IFX_POST_PIECES];
+    uint32_t *counter; /* device, one word, 0 at first: how many posts there were */
+    uint64_t *posted;  /* host: takes count << 32 | tag, after the pieces */
+};
+struct ifx_await {
+    const uint32_t *counter; /* device: of the post that is answered */
+    const uint64_t *answer;  /* host: count << 32 | rows */
+    void *to;                /* device: takes fixed_bytes + rows * row_bytes */
+    const void *from;        /* host */
+    uint64_t fixed_bytes, row_bytes;
+};
+
 struct ifx_device;
 struct ifx_device_ops {
     uint32_t struct_size;
@@ -456,6 +478,11 @@ struct ifx_device_ops {
      * A stream that failed does no work until its sync has told; who gives up because of an error syncs each of its streams once. */
     int32_t (*host_call)(struct ifx_device *dev, void *stream, int32_t (*fn)(void *ctx), void *ctx,
                          const struct ifx_work *work);
+    /* A hand-over to a host thread that looks on and its answer: what host_call does in tens of microseconds, in a few.  post copies the pieces
+     * to the host and then stores the next count there; await holds the stream until the host has answered that count and fetches what the
+     * answer says.  Both may be captured.  At most one post may be unanswered.  Who gives up answers all the same.  NULL ops: not available. */
+    int32_t (*post)(struct ifx_device *dev, void *stream, const struct ifx_post *op);
+    int32_t (*await)(struct ifx_device *dev, void *stream, const struct ifx_await *op);
     /* Seconds of the device's clock, the one that bench and balance read: monotonic.  NULL: the host's. */
     double (*now)(struct ifx_device *dev);
     /* The calling host thread has done (or will not be charged otherwise for) this work: moves a virtual clock.  NULL: ignored. */

@@ -59,7 +59,9 @@
     K(select, index_store)                                                                                               \
     K(select, index_blocks)                                                                                              \
     K(select, block_scores)                                                                                              \
-    K(select, block_rows)
+    K(select, block_rows)                                                                                                \
+    K(handover, post)                                                                                                    \
+    K(handover, await)
 
 enum {
 #define K(image, name) K_##name,
@@ -68,7 +70,7 @@ enum {
     K_COUNT
 };
 
-enum { CUDA_IMAGES = 7 };
+enum { CUDA_IMAGES = 8 };
 
 struct gemm_cache; /* gemm.c */
 
@@ -133,6 +135,7 @@ void cuda_fill_ops(struct ifx_device_ops *ops);     /* ops.c */
 void cuda_fill_linear(struct ifx_device_ops *ops);  /* linear.c */
 void cuda_fill_route(struct ifx_device_ops *ops);   /* route.c */
 void cuda_fill_select(struct ifx_device_ops *ops);  /* select.c */
+void cuda_fill_handover(struct ifx_device_ops *ops); /* handover.c */
 void cuda_fill_compute(struct cuda_device *d);      /* compute.c */
 void cuda_free_failures(struct cuda_device *d);     /* streams.c */
 

@@ -25,13 +25,14 @@ IMAGE(route)
 IMAGE(sample)
 IMAGE(residual)
 IMAGE(select)
+IMAGE(handover)
 static const struct {
     const char *name;
     const unsigned char *data;
 } images[CUDA_IMAGES] = {
     {"elementwise", ifx_image_elementwise}, {"linear", ifx_image_linear}, {"gdn", ifx_image_gdn},
     {"route", ifx_image_route}, {"sample", ifx_image_sample}, {"residual", ifx_image_residual},
-    {"select", ifx_image_select},
+    {"select", ifx_image_select}, {"handover", ifx_image_handover},
 };
 
 static void device_close(struct ifx_device *dev)
@@ -154,6 +155,7 @@ static int32_t open_device(const struct ifx_host *host, const struct ifx_options
     cuda_fill_linear(&d->ops);
     cuda_fill_route(&d->ops);
     cuda_fill_select(&d->ops);
+    cuda_fill_handover(&d->ops);
     status = start(d);
     if (status) {
         device_close(&d->base);

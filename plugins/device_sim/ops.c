@@ -4,6 +4,7 @@
  */
 #include "sim.h"
 
+#include <sched.h>
 #include <string.h>
 
 /* ---- pointers: what an operation is given must be device memory ---- */
@@ -193,6 +194,50 @@ static int32_t sim_host_call(struct ifx_device *dev, void *stream, int32_t (*fn)
     struct host_call c = {fn, ctx};
     struct sim_work w = {.run = run_host_call, .payload = &c, .bytes = sizeof c, .work = work};
     return launch_work(dev, stream, &w);
+}
+
+/* ---- hand-over: the host's threads are the device's here ---- */
+
+static int32_t run_post(struct sim_device *d, const void *payload)
+{
+    const struct ifx_post *p = payload;
+    (void)d;
+    for (uint32_t i = 0; i < p->n; i++)
+        for (uint32_t r = 0; r < p->pieces[i].rows; r++)
+            memcpy((uint8_t *)p->pieces[i].to + r * p->pieces[i].row_bytes,
+                   (const uint8_t *)p->pieces[i].from + r * p->pieces[i].pitch, p->pieces[i].row_bytes);
+    __atomic_store_n(p->posted, (uint64_t)++*p->counter << 32 | p->tag, __ATOMIC_RELEASE);
+    return IFX_OK;
+}
+
+static int32_t sim_post(struct ifx_device *dev, void *stream, const struct ifx_post *op)
+{
+    return launch(dev, stream, run_post, op, sizeof *op, pass(0, 0));
+}
+
+static int32_t run_await(struct sim_device *d, const void *payload)
+{
+    const struct ifx_await *a = payload;
+    uint64_t answer;
+    (void)d;
+    while ((answer = __atomic_load_n(a->answer, __ATOMIC_ACQUIRE)) >> 32 != *a->counter)
+        sched_yield();
+    memcpy(a->to, a->from, a->fixed_bytes + (uint32_t)answer * a->row_bytes);
+    return IFX_OK;
+}
+
+static int32_t sim_await(struct ifx_device *dev, void *stream, const struct ifx_await *op)
+{
+    return launch(dev, stream, run_await, op, sizeof *op, pass(0, 0));
+}
+
+/* A virtual clock cannot tell what a host does that nobody asked. */
+void sim_fill_handover(const struct sim_device *d, struct ifx_device_ops *ops)
+{
+    if (d->virtual_clock || !d->handover)
+        return;
+    ops->post = sim_post;
+    ops->await = sim_await;
 }
 
 /* ---- copies ---- */

@@ -43,6 +43,8 @@ static const struct ifx_option options_table[] = {
     {.name = "column-scale", .type = IFX_OPT_FLOAT, .default_text = "1",
      .help = "virtual clock: factor on activations, copied and worked on"},
     {.name = "check", .type = IFX_OPT_BOOL, .default_text = "yes", .help = "refuse operands that are not device memory"},
+    {.name = "handover", .type = IFX_OPT_BOOL, .default_text = "yes",
+     .help = "hand over to a host thread that looks on; no: by host calls (as with a virtual clock)"},
     {.name = "fail-alloc", .type = IFX_OPT_INT, .default_text = "0", .help = "the Nth allocation fails, once; 0: none",
      .max_int = INT64_MAX},
     {.name = "fail-copy", .type = IFX_OPT_INT, .default_text = "0", .help = "the Nth copy fails, once; 0: none",
@@ -177,6 +179,7 @@ static int32_t read_options(struct sim_device *d, struct reader *r)
     m->dense_scale = number(r, "dense-scale", 0);
     m->column_scale = number(r, "column-scale", 0);
     d->check = yes(r, "check");
+    d->handover = yes(r, "handover");
     d->fail_alloc = count(r, "fail-alloc");
     d->fail_copy = count(r, "fail-copy");
     d->fail_launch = count(r, "fail-launch");
@@ -281,6 +284,8 @@ static int32_t open_device(const struct ifx_host *host, const struct ifx_options
         st = cpu_device_create(&d->host, 0, host->cpu_level(host), &d->cpu);
     if (!st)
         sim_fill_ops(d->cpu->ops, &d->ops);
+    if (!st)
+        sim_fill_handover(d, &d->ops);
     if (st) {
         close_device(&d->base);
         return st;

@@ -120,7 +120,7 @@ struct sim_device {
     struct sim_memory *pins;
     uint32_t n_pins, pin_room;
     /* clock */
-    bool virtual_clock, check;
+    bool virtual_clock, check, handover;
     struct sim_model model;
     double host_at, engine_at[SIM_ENGINES];
     struct sim_node *log, *log_last; /* enqueued, not yet on the timeline */
@@ -196,5 +196,6 @@ double sim_copy_seconds(const struct sim_device *d, const struct sim_cost *cost)
 
 /* ops.c */
 void sim_fill_ops(const struct ifx_device_ops *cpu, struct ifx_device_ops *ops);
+void sim_fill_handover(const struct sim_device *d, struct ifx_device_ops *ops);
 
 #endif
