@@ -5,7 +5,6 @@
 #include "config.h"
 #include "cli_internal.h"
 #include "policy.h"
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -54,12 +53,11 @@ static int fail_named(struct cli *cli, int32_t status)
  * others: two such processes would sit on the same CPUs. */
 static bool want_pin(const struct cli *cli, int64_t threads)
 {
-    cpu_set_t set;
     if (cli_flag(cli, "--pin"))
         return true;
-    if (cli_flag(cli, "--no-pin") || threads != 0 || sched_getaffinity(0, sizeof set, &set) != 0)
+    if (cli_flag(cli, "--no-pin") || threads != 0)
         return false;
-    return (uint32_t)CPU_COUNT(&set) == base_usable_cpus();
+    return base_allowed_cpus() == base_usable_cpus();
 }
 
 int cli_context(struct cli *cli, struct ifx_context **out)

@@ -70,6 +70,8 @@ int32_t base_pool_run(struct base_pool *pool, uint64_t n_tasks, ifx_task_fn fn, 
  * many takes as long as a short run.  They let others have their CPU meanwhile. */
 void base_pool_stay_awake(struct base_pool *pool, double seconds);
 uint32_t base_usable_cpus(void);
+/* CPUs of the affinity alone, as it was before a pool pinned the calling thread; 0: unknown. */
+uint32_t base_allowed_cpus(void);
 /* One turn of a loop that waits for another thread; now and then it lets others have the CPU.  *spins: 0 at first. */
 void base_spin(uint32_t *spins);
 /* While a library starts threads of its own, which inherit the CPUs of the caller: true gives it back those that it had before pools

@@ -272,6 +272,11 @@ uint32_t base_affinity(int *cpus, uint32_t max)
     return found;
 }
 
+uint32_t base_allowed_cpus(void)
+{
+    return base_affinity(NULL, 0);
+}
+
 uint32_t base_usable_cpus(void)
 {
     uint32_t n = base_affinity(NULL, 0);

@@ -294,6 +294,8 @@ static int32_t start_workers(struct base_pool *pool)
     /* Signals are the caller's business. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
+    /* Not the one CPU that another pool has pinned this thread to. */
+    base_loosen_caller(true);
     for (uint32_t i = 1; i < pool->n_threads && !error; i++) {
         struct worker *w = &pool->workers[i - 1];
         w->pool = pool;
@@ -302,6 +304,7 @@ static int32_t start_workers(struct base_pool *pool)
         if (!error)
             pool->n_started++;
     }
+    base_loosen_caller(false);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     pthread_attr_destroy(&attr);
     if (error)

@@ -218,24 +218,38 @@ static int allowed(void)
     return CPU_COUNT(&set);
 }
 
-/* Each of two pinned pools of one thread has all its CPUs, whichever ends first, and so has the thread when both are gone. */
+static int32_t see_cpus(void *ctx, uint64_t task, uint32_t worker)
+{
+    _Atomic int *seen = ctx; /* of each worker; the caller is 0 */
+    (void)task;
+    nanosleep(&(struct timespec){0, 1000000}, NULL);
+    atomic_store(&seen[worker], allowed());
+    return IFX_OK;
+}
+
+/* Each of two pools of one thread has all its CPUs, pinned or not, whichever ends first, and so has the thread when both are gone. */
 static void test_two_pinned(void **state)
 {
     (void)state;
     struct base_pool *a, *b;
     int before = allowed();
     for (int order = 0; order < 2; order++) {
+        _Atomic int seen[1024] = {0};
         assert_int_equal(base_pool_create(0, true, &a), IFX_OK);
         assert_int_equal(allowed(), 1);
-        assert_int_equal(base_pool_create(0, true, &b), IFX_OK);
+        assert_int_equal(base_allowed_cpus(), before);
+        assert_int_equal(base_pool_create(0, order == 0, &b), IFX_OK);
         assert_int_equal(base_pool_threads(b), base_pool_threads(a));
+        assert_int_equal(base_pool_run(b, 64, see_cpus, seen), IFX_OK);
+        for (uint32_t i = 1; i < base_pool_threads(b); i++)
+            assert_true(seen[i] == 0 || seen[i] == (order == 0 ? 1 : before));
         base_loosen_caller(true);
         assert_int_equal(allowed(), before);
         base_loosen_caller(false);
         assert_int_equal(allowed(), 1);
-        base_pool_destroy(order ? a : b);
-        assert_int_equal(allowed(), 1);
         base_pool_destroy(order ? b : a);
+        assert_int_equal(allowed(), 1);
+        base_pool_destroy(order ? a : b);
         assert_int_equal(allowed(), before);
     }
 }
