@@ -80,6 +80,8 @@ void offload_drop_promotions(struct offload *o)
             residency_cancel(o->residency, o->promotions[i].frame);
         o->promotions[i].busy = false;
     }
+    /* An upload may have failed after it was enqueued: then the device still has addresses of frames that were given to others. */
+    memset(o->dirty, 1, o->n_layers);
 }
 
 static int32_t take_landed(struct offload *o)
