@@ -161,7 +161,10 @@ static void print_table(const struct plan *p)
     }
     printf("\ndecode: %.1f tok/s, %.1f of %u experts of a layer found on the device\n", 1 / p->arms[0].decode.seconds,
            p->arms[0].decode.hits, p->s.g.top_k);
-    printf("for this machine: --assist-max-columns %u --assist-ramp ", p->own.max_columns);
+    if (!p->own.n_points)
+        printf("for this machine: --assist off%s", p->frames == p->s.g.layers * p->s.g.experts ? ": every expert is on the device" : "");
+    else
+        printf("for this machine: --assist-max-columns %u --assist-ramp ", p->own.max_columns);
     for (uint32_t i = 0; i < p->own.n_points; i++)
         printf("%s%u:%u", i ? "," : "", p->points[i].columns, p->points[i].share);
     char *device = machine_sim_options(&p->machine);
@@ -241,11 +244,15 @@ static int read_widths(struct plan *p)
     uint64_t n = 0;
     if (cli_parse_ids(text, "-p", 8193, &list, &n))
         return cli_usage(p->cli, "%s", base_error_text());
-    for (uint64_t i = 0; i < n && p->n_widths < WIDTHS; i++)
-        if (list[i] > 0)
-            p->widths[p->n_widths++] = (uint32_t)list[i];
+    bool none = false;
+    for (uint64_t i = 0; i < n && p->n_widths < WIDTHS; i++) {
+        none |= list[i] < 1;
+        p->widths[p->n_widths++] = (uint32_t)list[i];
+    }
     base_free(list);
-    return n > WIDTHS || !p->n_widths ? cli_usage(p->cli, "-p: 1 to %u lengths", WIDTHS) : 0;
+    if (none)
+        return cli_usage(p->cli, "-p: lengths are 1 to 8192 tokens");
+    return n > WIDTHS || !n ? cli_usage(p->cli, "-p: 1 to %u lengths", WIDTHS) : 0;
 }
 
 static int set_up(struct plan *p, const struct ifx_assist_policy **registered)
@@ -257,9 +264,9 @@ static int set_up(struct plan *p, const struct ifx_assist_policy **registered)
     int64_t ctx;
     double zipf;
     if (cli_argc(cli) != 1)
-        return cli_usage(cli, "a geometry is needed: 35b-a3b, 122b-a10b or flash-next");
-    if (synthetic_parse("plan", cli_arg(cli, 0), &p->s) ||
-        machine_parse("--machine", cli_text(cli, "--machine", ""), &p->machine, &p->machine_name))
+        return cli_usage(cli, "%s geometry is needed: 35b-a3b, 122b-a10b or flash-next", cli_argc(cli) ? "one" : "a");
+    if (synthetic_parse("geometry", cli_arg(cli, 0), &p->s) ||
+        machine_parse("--machine", cli_text(cli, "--machine", "desktop"), &p->machine, &p->machine_name))
         return cli_usage(cli, "%s", base_error_text());
     if (strcmp(dense, "bf16") != 0 && strcmp(dense, "int8") != 0)
         return cli_usage(cli, "--dense: %s is neither bf16 nor int8", dense);

@@ -30,6 +30,7 @@ struct key {
     const char *name;
     double *at;
     double unit, scale; /* of K, M, G, T; of the number itself */
+    bool none;          /* may be 0 */
 };
 
 static double suffix(const char *text, double unit, size_t *digits)
@@ -46,11 +47,16 @@ static double suffix(const char *text, double unit, size_t *digits)
 
 static int32_t set_key(const char *what, struct predict_machine *m, const char *name, const char *value)
 {
-    const struct key keys[] = {{"vram", &m->vram, 1024, 1},         {"ram", &m->ram, 1024, 1},
-                               {"link", &m->link, 1000, 1},         {"latency", &m->latency, 1000, 1e-6},
-                               {"dram", &m->dram, 1000, 1},         {"cpu-flops", &m->cpu_flops, 1000, 1},
-                               {"vram-bandwidth", &m->memory, 1000, 1}, {"flops", &m->flops, 1000, 1},
-                               {"expert-flops", &m->expert_flops, 1000, 1}, {"kernel", &m->kernel, 1000, 1e-6}};
+    const struct key keys[] = {{"vram", &m->vram, 1024, 1, false},
+                               {"ram", &m->ram, 1024, 1, false},
+                               {"link", &m->link, 1000, 1, false},
+                               {"latency", &m->latency, 1000, 1e-6, true},
+                               {"dram", &m->dram, 1000, 1, false},
+                               {"cpu-flops", &m->cpu_flops, 1000, 1, false},
+                               {"vram-bandwidth", &m->memory, 1000, 1, false},
+                               {"flops", &m->flops, 1000, 1, false},
+                               {"expert-flops", &m->expert_flops, 1000, 1, false},
+                               {"kernel", &m->kernel, 1000, 1e-6, true}};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         char number[64], label[96];
         size_t digits;
@@ -60,7 +66,7 @@ static int32_t set_key(const char *what, struct predict_machine *m, const char *
         factor = suffix(value, keys[i].unit, &digits);
         snprintf(number, sizeof number, "%.*s", (int)(digits < 63 ? digits : 63), value);
         snprintf(label, sizeof label, "%s: %s", what, name);
-        int32_t st = base_parse_f64(number, label, 1e-9, 1e18, &v);
+        int32_t st = base_parse_f64(number, label, keys[i].none ? 0 : 1e-9, 1e18, &v);
         *keys[i].at = v * factor * keys[i].scale;
         return st;
     }
@@ -74,7 +80,7 @@ int32_t machine_parse(const char *what, const char *text, struct predict_machine
     int32_t st = copy ? IFX_OK : IFX_ENOMEM;
     *out = machines[0].rates;
     *name = machines[0].name;
-    for (char *item = next; st == IFX_OK && item != NULL && *text; item = next) {
+    for (char *item = next; st == IFX_OK && item != NULL; item = next) {
         uint32_t i = 0;
         char *value;
         next = strchr(item, ',');
@@ -88,7 +94,9 @@ int32_t machine_parse(const char *what, const char *text, struct predict_machine
         }
         while (machines[i].name != NULL && strcmp(item, machines[i].name) != 0)
             i++;
-        if (machines[i].name == NULL || item != copy)
+        if (!*item)
+            st = base_error(IFX_EINVAL, "%s: \"%s\" has an empty item; it is a name (desktop, old or server) with key=value behind it, separated by commas", what, text);
+        else if (machines[i].name == NULL || item != copy)
             st = base_error(IFX_EINVAL, "%s: %s is no machine; there are desktop, old and server, with key=value behind them", what, item);
         else
             *out = machines[i].rates, *name = machines[i].name;

@@ -103,12 +103,13 @@ static double device_seconds(const struct predict_call *c, uint32_t n)
     return larger(c->model->record_bytes / c->machine->memory, n * c->model->expert_flops / c->machine->expert_flops);
 }
 
-/* When an expert that the CPU starts at `at` is through; the link takes its part of the DRAM until link_end. */
-static double cpu_done(const struct predict_call *c, double at, uint32_t n, double link_end)
+/* When the CPU, which starts at `at`, is through with so many experts that take it `seconds` to compute: its threads are at several at
+ * a time, some compute while others read.  The link takes its part of the DRAM until link_end. */
+static double cpu_done(const struct predict_call *c, double at, uint32_t experts, double seconds, double link_end)
 {
     const struct predict_machine *h = c->machine;
-    double bytes = c->model->record_bytes, rest = larger(h->dram - h->link, h->dram / 16);
-    double computed = at + cpu_seconds(c, n), shared = (link_end - at) * rest;
+    double bytes = experts * c->model->record_bytes, rest = larger(h->dram - h->link, h->dram / 16);
+    double computed = at + seconds, shared = (link_end - at) * rest;
     if (shared >= bytes)
         return larger(computed, at + bytes / rest);
     if (shared > 0)
@@ -121,7 +122,7 @@ static double assisted_seconds(struct layer *l)
     const struct predict_call *c = l->c;
     const struct predict_machine *h = c->machine;
     double record = c->model->record_bytes / h->link, start = l->dense, device = start, arrive = start + h->latency, cpu = start;
-    double link_end = start + l->plan.n_link * record;
+    double link_end = start + l->plan.n_link * record, computing = 0;
     uint64_t back = 0;
     for (uint32_t i = 0; i < l->plan.n_resident; i++)
         device += device_seconds(c, l->columns[l->plan.resident[i]]);
@@ -131,9 +132,11 @@ static double assisted_seconds(struct layer *l)
     }
     for (uint32_t i = 0; i < l->plan.n_cpu; i++) {
         uint32_t n = l->columns[l->plan.cpu[i]];
-        cpu = cpu_done(c, cpu, n, link_end);
+        computing += cpu_seconds(c, n);
         back += n;
     }
+    if (l->plan.n_cpu)
+        cpu = cpu_done(c, start, l->plan.n_cpu, computing, link_end);
     l->cpu_busy = cpu - start;
     if (back)
         cpu = larger(cpu, link_end) + h->latency + (double)back * c->model->hidden * sizeof(float) / h->link;
@@ -171,7 +174,8 @@ void predict_cost(const struct predict_model *m, const struct predict_machine *h
     *out = (struct offload_cost){.link_fixed = h->latency,
                                  .link_record = m->record_bytes / h->link,
                                  .link_row = m->hidden * sizeof(float) / h->link,
-                                 .cpu_record = m->record_bytes / rest,
+                                 .cpu_record = m->record_bytes / h->dram,
+                                 .cpu_shared = m->record_bytes / rest,
                                  .cpu_column = m->expert_flops / h->cpu_flops,
                                  .device_record = m->record_bytes / h->memory,
                                  .device_column = m->expert_flops / h->expert_flops};

@@ -7,7 +7,7 @@
  *   device        resident experts at once, those from the link as they land, one after another; an expert costs the slower of
  *                 its record / device memory and its operations / device
  *   link          records one after another; the CPU's results go back over it at the end
- *   CPU           an expert costs the slower of its operations / CPU and its record through the DRAM, which the link uses first
+ *   CPU           its experts together cost the slower of their operations / CPU and their records through the DRAM, which the link uses first
  *   streamed      the link is never idle: a layer takes the longer of its missing records on the link and of everything else
  * A layer ends when all three have.  The first layer of a streamed step waits for its own records.
  */

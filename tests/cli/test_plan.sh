@@ -19,6 +19,13 @@ awk -F, 'NR > 1 {
   if ($1 == 576 && ($2 != $5 || $8 != 0)) { print "576 columns are not streamed"; bad = 1 }
   if ($1 == 575 && $8 == 0) { print "575 columns are not assisted"; bad = 1 }
 } END { exit bad || NR != 20 }' "$tmp/out" >"$tmp/why" || fail "curve: $(cat "$tmp/why")"
+for machine in desktop old server; do
+  expect 0 "$INFERNIX" plan 122b-a10b --csv --machine $machine
+  awk -F, 'NR > 1 && $4 < 0.9995 * $2 { print "balance is slower than the ramp at " $1; bad = 1 } END { exit bad || NR != 24 }' "$tmp/out" >"$tmp/why" ||
+    fail "$machine: $(cat "$tmp/why")"
+done
+expect 0 "$INFERNIX" plan 122b-a10b --machine server,vram=1T,latency=0 -p 64
+out_has 'for this machine: --assist off: every expert is on the device'
 expect 0 "$INFERNIX" plan 35b-a3b --machine server,vram=96G --json -p 64
 [ "$(json_number frames "$tmp/out")" = "$(json_number experts "$tmp/out")" ] || fail 'a large card does not hold all experts'
 expect 1 "$INFERNIX" plan 122b-a10b --machine desktop,vram=8G
@@ -30,5 +37,11 @@ err_has 'did you mean 122b-a10b?'
 expect 2 "$INFERNIX" plan 35b-a3b --machine laptop
 err_has 'desktop, old and server'
 expect 2 "$INFERNIX" plan 35b-a3b --machine desktop,vram=much
+expect 2 "$INFERNIX" plan 35b-a3b --machine desktop,
+err_has 'has an empty item'
+expect 2 "$INFERNIX" plan 35b-a3b -p 64,0
+err_has 'lengths are 1 to 8192'
+expect 2 "$INFERNIX" plan 35b-a3b 122b-a10b
+err_has 'one geometry'
 expect 2 "$INFERNIX" plan
 exit 0
