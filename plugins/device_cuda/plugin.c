@@ -97,7 +97,8 @@ static int32_t load_images(struct cuda_device *d)
         cudaError_t error = cudaLibraryLoadData(&d->images[i], images[i].data, NULL, NULL, 0, NULL, NULL, 0);
         if (error != cudaSuccess) {
             (void)cudaGetLastError();
-            return host->error(host, IFX_ENOTFOUND, "device cuda:%d: %s (compute capability %d.%d) does not take the kernels: %s",
+            return host->error(host, IFX_ENOTFOUND, "device cuda:%d: %s (compute capability %d.%d) does not take the kernels: %s; this build has those of sm " IFX_CUDA_ARCH
+                               " (--with-cuda-arch of configure)",
                                d->ordinal, d->prop.name, d->prop.major, d->prop.minor, cudaGetErrorString(error));
         }
     }
@@ -109,7 +110,8 @@ static int32_t load_images(struct cuda_device *d)
         if (error != cudaSuccess) { /* the driver finds out only now that no image fits */
             (void)cudaGetLastError();
             return host->error(host, IFX_ENOTFOUND,
-                               "device cuda:%d: %s (compute capability %d.%d) cannot run kernel %s: %s; 9.0 or newer is needed",
+                               "device cuda:%d: %s (compute capability %d.%d) cannot run kernel %s: %s; this build has code for sm " IFX_CUDA_ARCH
+                               " and what is newer than the first of them (--with-cuda-arch of configure)",
                                d->ordinal, d->prop.name, d->prop.major, d->prop.minor, kernel_names[k].name,
                                cudaGetErrorString(error));
         }

@@ -19,6 +19,10 @@ sed -n '/^commands:/,/^$/s/^  \([a-z]*\) .*/\1/p' "$tmp/out" >"$tmp/commands"
 [ "$(wc -l <"$tmp/commands")" -ge 10 ] || fail 'commands are missing in --help'
 grep -o '^=head2 [a-z]*$' "$pod" | sed 's/=head2 //' | sort >"$tmp/pod-commands"
 sort "$tmp/commands" | diff - "$tmp/pod-commands" >"$tmp/diff" || fail "commands: < in --help, > in the manual: $(cat "$tmp/diff")"
+# What this build has kernels for, or why for no GPU.
+expect 0 "$INFERNIX" --version
+grep -qE '^CUDA: ([0-9.]+ \(sm [0-9 ]*[0-9]\)|no \(.+\))$' "$tmp/out" || fail "--version does not say what GPUs the build is for: $(grep CUDA "$tmp/out")"
+out_has 'CPU levels built: '
 while read -r command; do
   expect 0 "$INFERNIX" "$command" --help
   grep -q "^usage: infernix $command" "$tmp/out" || fail "$command --help has no usage line"
