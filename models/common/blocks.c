@@ -73,6 +73,30 @@ int32_t block_each_wanted(const struct ifx_step *s, void *ctx,
     return IFX_OK;
 }
 
+struct keep {
+    const struct block_run *r;
+    const float *from;
+    float *to;
+    uint64_t width;
+};
+
+static int32_t keep_run(void *ctx, uint32_t first, uint32_t count, uint32_t to)
+{
+    const struct keep *k = ctx;
+    return k->r->op->copy(k->r->dev, k->r->s->stream, k->to + to * k->width, k->from + first * k->width, count * k->width * sizeof(float),
+                          IFX_COPY_ON_DEVICE);
+}
+
+int32_t block_keep_wanted(struct block_run *r, float **x, float **spare, uint64_t width)
+{
+    struct keep k = {r, *x, *spare, width};
+    TRY(block_each_wanted(r->s, &k, keep_run));
+    *spare = *x;
+    *x = k.to;
+    r->n = r->s->n_logits;
+    return IFX_OK;
+}
+
 /* ---- gated delta net ---- */
 
 static struct ifx_gated_delta delta_geometry(const struct delta_net *net, uint32_t n)

@@ -48,6 +48,10 @@ int32_t block_product(const struct block_run *r, const float *x, uint32_t cols, 
 int32_t block_each_wanted(const struct ifx_step *s, void *ctx,
                           int32_t (*fn)(void *ctx, uint32_t first, uint32_t count, uint32_t to));
 
+/* Only the wanted columns go on: they move from *x to the front of *spare, the two change places, and r->n says how many there are.  Both are
+ * [n, width]. */
+int32_t block_keep_wanted(struct block_run *r, float **x, float **spare, uint64_t width);
+
 /* ---- gated delta net ---- */
 struct delta_net {
     uint32_t k_heads, v_heads, dk, dv, kernel;

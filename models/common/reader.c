@@ -147,8 +147,19 @@ int32_t config_read_reals(const struct config_reader *r, double factor, struct a
     return IFX_OK;
 }
 
+void *config_zeroed(const struct config_reader *r, uint64_t n, size_t size)
+{
+    void *p = n <= UINT64_MAX / size ? r->host->alloc(r->host, n ? n * size : size, 64) : NULL;
+    return p ? memset(p, 0, n * size) : NULL;
+}
+
+static uint32_t *field(uint32_t *first, size_t stride, uint32_t i)
+{
+    return (uint32_t *)(void *)((char *)first + i * stride);
+}
+
 /* Which layers are linear attention. */
-int32_t config_read_pattern(const struct config_reader *r, uint32_t n_layers, const char *other, bool *linear)
+int32_t config_read_pattern(const struct config_reader *r, uint32_t n_layers, const char *other, uint32_t *linear, size_t stride)
 {
     uint64_t count;
     int32_t st = r->config->get_count(r->config, "layer_types", &count);
@@ -161,7 +172,7 @@ int32_t config_read_pattern(const struct config_reader *r, uint32_t n_layers, co
         if (st && st != IFX_ENOTFOUND)
             return st;
         for (uint32_t i = 0; i < n_layers; i++)
-            linear[i] = (i + 1) % interval != 0;
+            *field(linear, stride, i) = (i + 1) % interval != 0;
         return IFX_OK;
     }
     if (st)
@@ -175,8 +186,9 @@ int32_t config_read_pattern(const struct config_reader *r, uint32_t n_layers, co
         st = r->config->get_string_at(r->config, "layer_types", i, &type);
         if (st)
             return st == IFX_ENOTFOUND ? config_bad(r, "layer_types", "has an entry that is not a string") : st;
-        linear[i] = strcmp(type, "linear_attention") == 0;
-        if (!linear[i] && strcmp(type, "full_attention") != 0 && (!other || strcmp(type, other) != 0))
+        bool is_linear = strcmp(type, "linear_attention") == 0;
+        *field(linear, stride, i) = is_linear;
+        if (!is_linear && strcmp(type, "full_attention") != 0 && (!other || strcmp(type, other) != 0))
             return r->host->error(r->host, IFX_EUNSUPPORTED,
                                   "config.json: \"layer_types\" names \"%.64s\" for layer %u; this architecture has "
                                   "\"linear_attention\" and \"full_attention\"",

@@ -31,9 +31,11 @@ int32_t config_read_reals(const struct config_reader *r, double factor, struct a
                           float *eps, float **inv_freq);
 /* Head counts and widths of attention and delta net. */
 int32_t config_read_heads(const struct config_reader *r, struct attention_net *attention, struct delta_net *delta);
-/* layer_types, or every full_attention_interval-th is full attention; sets linear[i] for n_layers layers.
+/* layer_types, or every full_attention_interval-th is full attention: *linear, and the fields `stride` bytes after it, for n_layers layers.
  * other: a second name for attention, or NULL. */
-int32_t config_read_pattern(const struct config_reader *r, uint32_t n_layers, const char *other, bool *linear);
+int32_t config_read_pattern(const struct config_reader *r, uint32_t n_layers, const char *other, uint32_t *linear, size_t stride);
+/* n zeroed elements of `size` bytes of the host's memory, or NULL. */
+void *config_zeroed(const struct config_reader *r, uint64_t n, size_t size);
 
 /* ---- declaring ---- */
 struct param_list {

@@ -79,19 +79,6 @@ static int32_t read_sizes(const struct reader *r)
     return config_read_heads(&r->c, &m->attention, &m->delta);
 }
 
-static int32_t read_pattern(const struct reader *r)
-{
-    struct model *m = r->m;
-    bool *linear = r->c.host->alloc(r->c.host, m->n_layers * sizeof *linear, 64);
-    if (!linear)
-        return IFX_ENOMEM;
-    int32_t st = config_read_pattern(&r->c, m->n_layers, NULL, linear);
-    for (uint32_t i = 0; !st && i < m->n_layers; i++)
-        m->layers[i].linear_attention = linear[i];
-    r->c.host->free(r->c.host, linear);
-    return st;
-}
-
 static void declare_mixture(const struct model *m, struct param_list *p, uint32_t i)
 {
     struct ifx_moe_layer *e = &m->moe[i];
@@ -141,17 +128,10 @@ static int32_t allocate(const struct reader *r)
 {
     struct model *m = r->m;
     uint64_t n_params = 3 + (uint64_t)m->n_layers * PARAMS_EACH_LAYER;
-    uint64_t layers_bytes = m->n_layers * sizeof *m->layers, params_bytes = n_params * sizeof *m->params;
-    uint64_t moe_bytes = m->n_layers * sizeof *m->moe;
-    m->layers = r->c.host->alloc(r->c.host, layers_bytes, 64);
-    m->params = r->c.host->alloc(r->c.host, params_bytes, 64);
-    m->moe = r->c.host->alloc(r->c.host, moe_bytes, 64);
-    if (!m->layers || !m->params || !m->moe)
-        return IFX_ENOMEM;
-    memset(m->layers, 0, layers_bytes);
-    memset(m->params, 0, params_bytes);
-    memset(m->moe, 0, moe_bytes);
-    return IFX_OK;
+    m->layers = config_zeroed(&r->c, m->n_layers, sizeof *m->layers);
+    m->params = config_zeroed(&r->c, n_params, sizeof *m->params);
+    m->moe = config_zeroed(&r->c, m->n_layers, sizeof *m->moe);
+    return m->layers && m->params && m->moe ? IFX_OK : IFX_ENOMEM;
 }
 
 static void fill_desc(struct model *m)
@@ -210,7 +190,7 @@ int32_t qwen3_5_open(const struct ifx_host *host, const struct ifx_options *opti
     if (!st)
         st = allocate(&r);
     if (!st)
-        st = read_pattern(&r);
+        st = config_read_pattern(&r.c, m->n_layers, NULL, &m->layers[0].linear_attention, sizeof *m->layers);
     if (!st)
         st = declare(&r);
     if (st) {

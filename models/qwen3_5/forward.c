@@ -90,25 +90,6 @@ static int32_t feed_forward(const struct run *r, const struct layer *l, uint32_t
     return r->block.op->add(r->block.dev, r->block.s->stream, &op);
 }
 
-static int32_t keep_run(void *ctx, uint32_t first, uint32_t count, uint32_t to)
-{
-    struct run *r = ctx;
-    uint64_t h = r->m->hidden;
-    return r->block.op->copy(r->block.dev, r->block.s->stream, r->buf.h + to * h, r->buf.x + first * h,
-                             count * h * sizeof(float), IFX_COPY_ON_DEVICE);
-}
-
-/* After the last mixer only the wanted columns matter: they move to the front of the other buffer. */
-static int32_t keep_wanted(struct run *r)
-{
-    TRY(block_each_wanted(r->block.s, r, keep_run));
-    float *x = r->buf.x;
-    r->buf.x = r->buf.h;
-    r->buf.h = x;
-    r->block.n = r->block.s->n_logits;
-    return IFX_OK;
-}
-
 static int32_t norm_run(void *ctx, uint32_t first, uint32_t count, uint32_t to)
 {
     struct run *r = ctx;
@@ -145,7 +126,8 @@ int32_t qwen3_5_forward(void *model, const struct ifx_step *step)
         TRY(norm(&r, b->n, r.buf.x, l->norm1, r.buf.h));
         TRY(mixer(&r, l));
         if (keep && i + 1 == m->n_layers) {
-            TRY(keep_wanted(&r));
+            /* after the last mixer only they matter */
+            TRY(block_keep_wanted(&r.block, &r.buf.x, &r.buf.h, m->hidden));
             if (!b->n)
                 return IFX_OK;
         }

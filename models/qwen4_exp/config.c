@@ -98,19 +98,6 @@ static int32_t read_switches(const struct reader *r)
 
 /* ---- layers ---- */
 
-static int32_t read_pattern(const struct reader *r)
-{
-    struct model *m = r->m;
-    bool *linear = r->c.host->alloc(r->c.host, m->n_layers * sizeof *linear, 64);
-    if (!linear)
-        return IFX_ENOMEM;
-    int32_t st = config_read_pattern(&r->c, m->n_layers, "qwen_sparse_attention", linear);
-    for (uint32_t i = 0; !st && i < m->n_layers; i++)
-        m->layers[i].linear_attention = linear[i];
-    r->c.host->free(r->c.host, linear);
-    return st;
-}
-
 /* The first of eos_token_id, which is a number or a list. */
 static int32_t read_eos(const struct reader *r)
 {
@@ -286,30 +273,23 @@ static int32_t declare(const struct reader *r)
 
 /* ---- opening ---- */
 
-static int32_t zeroed(const struct reader *r, uint64_t bytes, void **out)
-{
-    *out = r->c.host->alloc(r->c.host, bytes ? bytes : 1, 64);
-    if (!*out)
-        return IFX_ENOMEM;
-    memset(*out, 0, bytes);
-    return IFX_OK;
-}
-
 static int32_t allocate_layers(const struct reader *r)
 {
     struct model *m = r->m;
     uint64_t n_params = 8 + (uint64_t)m->n_layers * PARAMS_EACH_LAYER;
-    TRY(zeroed(r, m->n_layers * sizeof *m->layers, (void **)&m->layers));
-    TRY(zeroed(r, n_params * sizeof *m->params, (void **)&m->params));
-    return zeroed(r, m->n_layers * sizeof *m->moe, (void **)&m->moe);
+    m->layers = config_zeroed(&r->c, m->n_layers, sizeof *m->layers);
+    m->params = config_zeroed(&r->c, n_params, sizeof *m->params);
+    m->moe = config_zeroed(&r->c, m->n_layers, sizeof *m->moe);
+    return m->layers && m->params && m->moe ? IFX_OK : IFX_ENOMEM;
 }
 
 static int32_t allocate_tables(const struct reader *r)
 {
     struct model *m = r->m;
-    TRY(zeroed(r, m->n_ple * sizeof *m->tables, (void **)&m->tables));
-    TRY(zeroed(r, (uint64_t)m->n_ple * INTS_EACH_TABLE * sizeof *m->ints, (void **)&m->ints));
-    return zeroed(r, m->n_ple * sizeof *m->ngrams, (void **)&m->ngrams);
+    m->tables = config_zeroed(&r->c, m->n_ple, sizeof *m->tables);
+    m->ints = config_zeroed(&r->c, (uint64_t)m->n_ple * INTS_EACH_TABLE, sizeof *m->ints);
+    m->ngrams = config_zeroed(&r->c, m->n_ple, sizeof *m->ngrams);
+    return m->tables && m->ints && m->ngrams ? IFX_OK : IFX_ENOMEM;
 }
 
 static int32_t check_indexer(const struct reader *r)
@@ -352,7 +332,7 @@ static int32_t read_all(const struct reader *r)
     TRY(config_read_reals(&r->c, 1.0, &m->attention, &m->delta, &m->eps, &m->inv_freq));
     TRY(check_indexer(r));
     TRY(allocate_layers(r));
-    TRY(read_pattern(r));
+    TRY(config_read_pattern(&r->c, m->n_layers, "qwen_sparse_attention", &m->layers[0].linear_attention, sizeof *m->layers));
     TRY(read_ple_layers(r));
     TRY(allocate_tables(r));
     return declare(r);

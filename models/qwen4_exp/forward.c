@@ -269,25 +269,6 @@ static int32_t sparse_attention(struct run *r, const struct layer *l)
 
 /* ---- the step ---- */
 
-static int32_t keep_run(void *ctx, uint32_t first, uint32_t count, uint32_t to)
-{
-    struct run *r = ctx;
-    uint64_t wide = (uint64_t)r->m->streams * r->m->hidden;
-    return r->block.op->copy(r->block.dev, r->block.s->stream, r->buf.normed + to * wide, r->buf.x + first * wide,
-                             count * wide * sizeof(float), IFX_COPY_ON_DEVICE);
-}
-
-/* Only the wanted columns go on: they move to the front of the other buffer. */
-static int32_t keep_wanted(struct run *r)
-{
-    TRY(block_each_wanted(r->block.s, r, keep_run));
-    float *x = r->buf.x;
-    r->buf.x = r->buf.normed;
-    r->buf.normed = x;
-    r->block.n = r->block.s->n_logits;
-    return IFX_OK;
-}
-
 static int32_t mixer(struct run *r, const struct layer *l)
 {
     const struct buffers *b = &r->buf;
@@ -309,7 +290,7 @@ static int32_t mixture(const struct run *r, const struct layer *l, uint32_t inde
 static int32_t logits(struct run *r)
 {
     if (r->block.n != r->block.s->n_logits)
-        TRY(keep_wanted(r));
+        TRY(block_keep_wanted(&r->block, &r->buf.x, &r->buf.normed, (uint64_t)r->m->streams * r->m->hidden));
     TRY(hyper_mix(r, &r->m->last));
     return block_product(&r->block, r->buf.h, r->m->hidden, r->m->head, r->block.s->logits, 0);
 }
@@ -337,7 +318,7 @@ int32_t qwen4_exp_forward(void *model, const struct ifx_step *step)
         if (keep && i + 1 == m->n_layers) {
             if (!step->n_logits)
                 return IFX_OK;
-            TRY(keep_wanted(&r));
+            TRY(block_keep_wanted(&r.block, &r.buf.x, &r.buf.normed, (uint64_t)m->streams * m->hidden));
         }
         TRY(mixture(&r, l, i));
         TRY(observe(&r, (int32_t)i));
