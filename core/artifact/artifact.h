@@ -144,6 +144,13 @@ struct artifact_records {
     uint64_t experts, record_bytes, offset; /* offset: of the first record in the file */
 };
 int32_t artifact_records_at(const struct artifact *a, uint32_t moe_layer, struct artifact_records *out);
+/* Reads the records of every MoE layer, in order, to to[layer] (experts * record_bytes bytes; direct reads need it aligned to 4096), in pieces
+ * by all threads of the pool.  Checks each section's CRC unless artifact_set_verify says no.  progress is called on any thread after a piece; a
+ * status other than IFX_OK ends the reading with it. */
+int32_t artifact_records_read(struct artifact *a, struct base_pool *pool, uint8_t *const *to,
+                              int32_t (*progress)(void *ctx, uint64_t bytes, uint32_t worker), void *ctx);
+/* artifact_verify leaves out the sections of the experts from now on: artifact_records_read looks at them. */
+void artifact_leave_records(struct artifact *a);
 #define ARTIFACT_MAX_DIMS 8
 struct artifact_entry {
     const char *stored_name;

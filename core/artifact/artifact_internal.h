@@ -137,6 +137,9 @@ int32_t art_container_open(struct artifact *a);
 void art_container_close(struct art_container *c);
 bool art_is_container(const void *data, uint64_t bytes);
 int32_t art_section_verify(struct artifact *a, int32_t section);
+uint32_t art_crc(const uint8_t *p, uint64_t bytes);
+/* Records the outcome for a section whose pieces of `piece` bytes, the last one shorter, have these CRCs. */
+int32_t art_section_judge(struct artifact *a, uint64_t section, const uint32_t *crcs, uint64_t piece);
 int32_t art_detect_experts(struct artifact *a);
 
 /* ---- decoding ---- */

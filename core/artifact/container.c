@@ -18,7 +18,7 @@ bool art_is_container(const void *data, uint64_t bytes)
     return bytes >= 8 && memcmp(data, CONTAINER_MAGIC, 8) == 0;
 }
 
-static uint32_t crc_of(const uint8_t *p, uint64_t bytes)
+uint32_t art_crc(const uint8_t *p, uint64_t bytes)
 {
     return (uint32_t)crc32_z(crc32_z(0, NULL, 0), p, bytes);
 }
@@ -45,7 +45,7 @@ static int32_t check_header(struct artifact *a)
     uint32_t version = (uint32_t)container_get(c->map + HEADER_VERSION, 4);
     if (version > CONTAINER_VERSION)
         return newer_version(a, version);
-    if (version == 0 || container_get(c->map + HEADER_CRC, 4) != crc_of(c->map, HEADER_CRC))
+    if (version == 0 || container_get(c->map + HEADER_CRC, 4) != art_crc(c->map, HEADER_CRC))
         return base_error(IFX_EFORMAT, "%s: byte offset 0: the header is damaged (its CRC-32 is wrong)", a->path);
     for (uint32_t i = CONTAINER_HEADER; i < CONTAINER_PAGE; i++)
         if (c->map[i] != 0)
@@ -70,7 +70,7 @@ static int32_t inflate_index(struct artifact *a, char **text, uint64_t *text_byt
     if (declared > CONTAINER_INDEX_MAX || declared > stored * 1040 + 64)
         return base_error(IFX_EFORMAT, "%s: byte offset %u: an index of %llu bytes out of %llu is not possible (256 MiB "
                           "is the most)", a->path, HEADER_INDEX_BYTES, (ull)declared, (ull)stored);
-    if (container_get(c->map + HEADER_INDEX_CRC, 4) != crc_of(c->map + at, stored))
+    if (container_get(c->map + HEADER_INDEX_CRC, 4) != art_crc(c->map + at, stored))
         return base_error(IFX_EFORMAT, "%s: byte offset %llu: the index is damaged (its CRC-32 is wrong)", a->path,
                           (ull)at);
     z_stream z = {.next_in = (z_const Bytef *)(uintptr_t)(c->map + at), .avail_in = (uInt)stored};
@@ -403,7 +403,7 @@ int32_t art_section_verify(struct artifact *a, int32_t section)
     pthread_mutex_lock(&a->container->lock);
     int32_t status = IFX_OK;
     if (__atomic_load_n(&s->state, __ATOMIC_ACQUIRE) != SECTION_RIGHT)
-        status = judge(a, (uint64_t)section, crc_of(a->container->map + s->offset, s->bytes));
+        status = judge(a, (uint64_t)section, art_crc(a->container->map + s->offset, s->bytes));
     pthread_mutex_unlock(&a->container->lock);
     return status;
 }
@@ -412,6 +412,15 @@ void artifact_set_verify(struct artifact *a, bool verify)
 {
     if (a->container != NULL)
         a->container->no_verify = !verify;
+}
+
+int32_t art_section_judge(struct artifact *a, uint64_t section, const uint32_t *crcs, uint64_t piece)
+{
+    const struct art_section *s = &a->container->sections[section];
+    uint32_t crc = art_crc(NULL, 0);
+    for (uint64_t i = 0; i * piece < s->bytes; i++)
+        crc = (uint32_t)crc32_combine(crc, crcs[i], (z_off_t)(s->bytes - i * piece < piece ? s->bytes - i * piece : piece));
+    return judge(a, section, crc);
 }
 
 struct verifying {
@@ -425,7 +434,7 @@ static int32_t verify_chunk(void *ctx, uint64_t task, uint32_t worker)
     struct verifying *v = ctx;
     uint64_t at = task * CHUNK, n = v->bytes - at < CHUNK ? v->bytes - at : CHUNK;
     (void)worker;
-    v->crcs[task] = crc_of(v->data + at, n);
+    v->crcs[task] = art_crc(v->data + at, n);
     return base_cancelled() ? base_error(IFX_ECANCELLED, "cancelled") : IFX_OK;
 }
 
@@ -440,11 +449,10 @@ static int32_t verify_parallel(struct artifact *a, struct base_pool *pool, uint6
     if (v.crcs == NULL)
         return IFX_ENOMEM;
     int32_t status = base_pool_run(pool, n, verify_chunk, &v);
-    uint32_t crc = crc_of(NULL, 0);
-    for (uint64_t i = 0; status == IFX_OK && i < n; i++)
-        crc = (uint32_t)crc32_combine(crc, v.crcs[i], (z_off_t)(i + 1 < n ? CHUNK : s->bytes - i * CHUNK));
+    if (status == IFX_OK)
+        status = art_section_judge(a, section, v.crcs, CHUNK);
     base_free(v.crcs);
-    return status == IFX_OK ? judge(a, section, crc) : status;
+    return status;
 }
 
 int32_t artifact_verify(struct artifact *a, struct base_pool *pool,

@@ -110,6 +110,13 @@ static int32_t take_dense_memory(struct ifx_model *m)
     return st ? st : memory ? IFX_OK : IFX_ENOMEM;
 }
 
+/* The experts go to memory of their own as they are stored. */
+static bool reads_records(const struct ifx_model *m, const struct ifx_model_options *o)
+{
+    const char *stored = artifact_expert_format(m->artifact);
+    return !m->host_memory && artifact_is_container(m->artifact) && stored && (!o->experts || strcmp(o->experts, stored) == 0);
+}
+
 int32_t engine_load_weights(struct ifx_model *m, const struct ifx_model_options *o)
 {
     const struct ifx_model_desc *d = m->desc;
@@ -139,6 +146,8 @@ int32_t engine_load_weights(struct ifx_model *m, const struct ifx_model_options 
     l.total = m->dense_bytes;
     /* On all threads at once; else each section would be verified by the one thread that meets it first. */
     artifact_leave_tables(m->artifact, d);
+    if (reads_records(m, o))
+        artifact_leave_records(m->artifact);
     st = artifact_verify(m->artifact, m->ctx->pool, NULL, NULL);
     pthread_mutex_init(&l.uploads, NULL);
     if (!st)
@@ -191,6 +200,16 @@ static int32_t check_some_records(const struct ifx_model *m, uint32_t layer)
     return IFX_OK;
 }
 
+static int32_t check_record_size(const struct ifx_model *m, uint32_t layer, uint64_t bytes)
+{
+    if (bytes == m->moe_layers[layer].record_bytes)
+        return IFX_OK;
+    return base_error(IFX_EFORMAT,
+                      "%s: a record of %llu bytes where the plugin for %s has %llu; it was written by another version of it",
+                      artifact_path(m->artifact), (unsigned long long)bytes, m->expert_format,
+                      (unsigned long long)m->moe_layers[layer].record_bytes);
+}
+
 /* True when the artifact's records of this layer can be used where they are mapped. */
 static int32_t records_in_place(struct ifx_model *m, uint32_t layer, bool *usable)
 {
@@ -205,11 +224,9 @@ static int32_t records_in_place(struct ifx_model *m, uint32_t layer, bool *usabl
         int32_t st = artifact_expert_record(m->artifact, layer, e, &record, &bytes);
         if (st)
             return st;
-        if (bytes != l->record_bytes)
-            return base_error(IFX_EFORMAT,
-                              "%s: a record of %llu bytes where the plugin for %s has %llu; it was written by another version of it",
-                              artifact_path(m->artifact), (unsigned long long)bytes, m->expert_format,
-                              (unsigned long long)l->record_bytes);
+        st = check_record_size(m, layer, bytes);
+        if (st)
+            return st;
         if (e == 0)
             l->records = record;
         if (record != l->records + e * l->record_bytes)
@@ -292,29 +309,36 @@ static int32_t repack_all(struct ifx_model *m, const struct ifx_model_options *o
     return st;
 }
 
-/* One record from the file's mapping to memory that the copy engine reads. */
-static int32_t copy_record(void *ctx, uint64_t task, uint32_t worker)
+static int32_t count_piece(void *ctx, uint64_t bytes, uint32_t worker)
 {
-    struct load *l = ctx;
-    struct ifx_model *m = l->m;
-    uint32_t layer = 0;
-    while (task >= m->moe_layers[layer].experts)
-        task -= m->moe_layers[layer++].experts;
-    const struct offload_layer *ol = &m->moe_layers[layer];
-    const void *record;
-    uint64_t bytes;
-    int32_t st = artifact_expert_record(m->artifact, layer, (uint32_t)task, &record, &bytes);
-    if (st)
-        return st;
-    memcpy((uint8_t *)ol->records + task * ol->record_bytes, record, ol->record_bytes);
-    return advance(l, ol->record_bytes, worker);
+    return advance(ctx, bytes, worker);
 }
 
-static int32_t copy_records(struct ifx_model *m, const struct ifx_model_options *o, uint64_t n_experts)
+static int32_t read_all_records(struct ifx_model *m, const struct ifx_model_options *o)
 {
     struct load l = {.m = m, .o = o, .total = m->dense_bytes + m->expert_bytes, .done = m->dense_bytes};
-    int32_t st = engine_take_records(m);
-    return st ? st : base_pool_run(m->ctx->pool, n_experts, copy_record, &l);
+    uint32_t n = m->desc->n_moe;
+    int32_t st = IFX_OK;
+    for (uint32_t i = 0; i < n && !st; i++) {
+        struct artifact_records at;
+        st = artifact_records_at(m->artifact, i, &at);
+        if (!st)
+            st = check_record_size(m, i, at.record_bytes);
+        if (!st && at.experts != m->moe_layers[i].experts)
+            st = base_error(IFX_EFORMAT, "%s: layer %u: %llu experts are stored, the config declares %u", artifact_path(m->artifact),
+                            m->desc->moe[i].layer, (unsigned long long)at.experts, m->moe_layers[i].experts);
+    }
+    uint8_t **to = base_calloc(n, sizeof *to);
+    if (!st)
+        st = to ? engine_take_records(m) : IFX_ENOMEM;
+    for (uint32_t i = 0; i < n && !st; i++)
+        to[i] = m->records.layers[i].memory;
+    if (!st)
+        st = artifact_records_read(m->artifact, m->ctx->pool, to, count_piece, &l);
+    for (uint32_t i = 0; i < n && !st; i++)
+        st = check_some_records(m, i);
+    base_free(to);
+    return st;
 }
 
 int32_t engine_load_experts(struct ifx_model *m, const struct ifx_model_options *o)
@@ -344,13 +368,13 @@ int32_t engine_load_experts(struct ifx_model *m, const struct ifx_model_options 
             return base_error(IFX_ELIMIT, "the experts do not fit the address space");
         n_experts += l->experts;
         bool usable = false;
-        st = in_place ? records_in_place(m, i, &usable) : IFX_OK;
+        st = in_place && m->host_memory ? records_in_place(m, i, &usable) : IFX_OK;
         if (st)
             return st;
         in_place &= usable;
     }
-    if (!m->host_memory && in_place)
-        return copy_records(m, o, n_experts);
+    if (reads_records(m, o))
+        return read_all_records(m, o);
     return in_place ? IFX_OK : repack_all(m, o, n_experts);
 }
 

@@ -93,6 +93,8 @@ struct cuda_device {
     struct gemm_cache *gemm;
     pthread_mutex_t lock; /* guards what follows */
     struct host_failure *failures;
+    struct pinned_block *pinned; /* memory.c */
+    int told_small_pages;
     struct host_call *captured; /* of the graph being captured */
 };
 
