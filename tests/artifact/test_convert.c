@@ -5,6 +5,7 @@
 #include "config.h"
 #include "helper.h"
 #include "registry.h"
+#include <fcntl.h>
 #include <infernix/numerics.h>
 #include <math.h>
 #include <stdio.h>
@@ -156,6 +157,37 @@ static void same_experts(struct artifact *a, struct artifact *b, const struct if
     }
 }
 
+/* All records read at once are those that are mapped, whether the file lies in the page cache or not. */
+static void same_records(struct artifact *b, const char *path, const struct ifx_model_desc *d)
+{
+    const void *record;
+    uint64_t bytes;
+    uint8_t **to = calloc(d->n_moe, sizeof *to);
+    must(artifact_expert_record(b, 0, 0, &record, &bytes));
+    for (int cold = 0; cold < 2; cold++) {
+        int fd = open(path, O_RDONLY);
+        assert_true(fd >= 0);
+        if (cold) {
+            assert_int_equal(fsync(fd), 0);
+            (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        }
+        close(fd);
+        for (uint32_t l = 0; l < d->n_moe; l++) {
+            to[l] = base_alloc(d->moe[l].experts * bytes, 4096);
+            memset(to[l], 0xa5, d->moe[l].experts * bytes);
+        }
+        must(artifact_records_read(b, pool, to, NULL, NULL));
+        for (uint32_t l = 0; l < d->n_moe; l++) {
+            for (uint32_t e = 0; e < d->moe[l].experts; e++) {
+                must(artifact_expert_record(b, l, e, &record, &bytes));
+                assert_memory_equal(to[l] + e * bytes, record, bytes);
+            }
+            base_free(to[l]);
+        }
+    }
+    free(to);
+}
+
 static void round_trip(const char *name, const char *format, double tolerance)
 {
     char *folder = helper_folder(), out[4400];
@@ -183,6 +215,7 @@ static void round_trip(const char *name, const char *format, double tolerance)
     if (d->n_moe) {
         assert_string_equal(artifact_expert_format(b), format);
         same_experts(a, b, d, &bank, tolerance);
+        same_records(b, out, d);
     }
     artifact_close(b);
     artifact_close(a);

@@ -679,6 +679,31 @@ static void test_container_index(const struct image *im, const char *path)
     free(big);
 }
 
+/* Reading all records at once finds the damage too, and a file that shrinks under it. */
+static void records_damaged(struct artifact *a, const char *path, const char *number, const struct ifx_model_desc *d, struct base_pool *pool)
+{
+    struct artifact_records at;
+    uint8_t *to[64];
+    struct stat st;
+    assert_true(d->n_moe < 64);
+    for (uint32_t l = 0; l < d->n_moe; l++) {
+        assert_int_equal(artifact_records_at(a, l, &at), IFX_OK);
+        to[l] = base_alloc(at.experts * at.record_bytes, 4096);
+        assert_non_null(to[l]);
+    }
+    int32_t status = artifact_records_read(a, pool, to, NULL, NULL);
+    if (status != IFX_EFORMAT || !strstr(base_error_text(), number) || !strstr(base_error_text(), "CRC-32"))
+        fail_msg("reading the records of %s: status %d: %s", number, status, base_error_text());
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(truncate(path, (off_t)at.offset + 100), 0);
+    status = artifact_records_read(a, pool, to, NULL, NULL);
+    if (status != IFX_EFORMAT || !strstr(base_error_text(), "cut short"))
+        fail_msg("reading the records of a file that shrank: status %d: %s", status, base_error_text());
+    assert_int_equal(truncate(path, st.st_size), 0);
+    for (uint32_t l = 0; l < d->n_moe; l++)
+        base_free(to[l]);
+}
+
 /* A flipped byte in each section: found when the section is used, and by the check. */
 static void test_container_flips(const struct image *im, const char *folder, const char *path, const struct ifx_model_desc *d,
                                  struct base_pool *pool)
@@ -705,6 +730,7 @@ static void test_container_flips(const struct image *im, const char *folder, con
         const void *record;
         uint64_t bytes;
         if (i >= 2) {
+            records_damaged(a, path, number, d, pool);
             assert_int_equal(artifact_expert_record(a, (uint32_t)i - 2, 0, &record, &bytes), IFX_EFORMAT);
             artifact_set_verify(a, false);
             assert_int_equal(artifact_expert_record(a, (uint32_t)i - 2, 0, &record, &bytes), IFX_OK);
