@@ -28,6 +28,7 @@
 #define IFX_KVS_ROWS    128u /* query rows (queries x group) that share a loaded row */
 #define IFX_KVS_SUB     16u  /* rows of K or V decoded at a time: they stay in the first-level cache */
 #define IFX_KVS_MAX_DIM 512u
+#define IFX_KVS_AHEAD   2048u /* bytes asked for ahead, at least */
 #define IFX_KVS_PAD     16u /* floats between decoded rows: keeps them from sharing cache sets */
 
 #define IFX_KVS_INLINE static inline __attribute__((always_inline))
@@ -338,16 +339,29 @@ IFX_KVS_INLINE uint32_t ifx_kvs_visible(const struct ifx_kvs_tile *x, uint32_t q
     return end - x->t < x->n ? (uint32_t)(end - x->t) : x->n;
 }
 
+/* Asks for what follows a row: a stored row is read once, and what decoding waits for is memory.  V follows K in a page. */
+IFX_KVS_INLINE void ifx_kvs_prefetch(const uint8_t *p, uint64_t bytes)
+{
+    for (uint64_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch(p + i);
+}
+
 /* Decodes rows [j0, j0 + n) of the tile, zero rows up to a multiple of 8. */
 IFX_KVS_INLINE void ifx_kvs_load(const struct ifx_kvs_tile *x, uint32_t which, uint32_t j0, uint32_t n,
                                  ifx_kvs_load_fn load)
 {
-    const uint32_t pt = x->s->shape.page_tokens;
+    const uint32_t last = x->s->shape.page_tokens - 1; /* a power of two less one */
+    const int shift = __builtin_ctz(x->s->shape.page_tokens);
+    const uint64_t row_bytes = x->s->row_bytes, sub_bytes = x->sub * row_bytes;
+    const uint64_t ahead = sub_bytes > IFX_KVS_AHEAD ? sub_bytes : IFX_KVS_AHEAD;
     uint32_t j = 0;
     for (; j < n; j++) {
         const uint64_t t = x->list != NULL ? (uint64_t)(uint32_t)x->list[j0 + j] : x->t + j0 + j;
-        const uint8_t *page = (const uint8_t *)x->c->pages[t / pt];
-        load(x->s, page + ifx_kvs_row_offset(x->s, which, x->c->kv_head, (uint32_t)(t % pt)), x->rows + j * x->ld);
+        const uint8_t *row = (const uint8_t *)x->c->pages[t >> shift] +
+                             ifx_kvs_row_offset(x->s, which, x->c->kv_head, (uint32_t)t & last);
+        if (x->list == NULL)
+            ifx_kvs_prefetch(row + ahead, row_bytes);
+        load(x->s, row, x->rows + j * x->ld);
     }
     for (; j % 8u != 0; j++)
         memset(x->rows + j * x->ld, 0, x->s->shape.head_dim * sizeof(float));
