@@ -21,6 +21,7 @@ int32_t decode_open(struct job *j, const struct ifx_model *m)
         st = text_stream_create(t, !j->spec.show_special, &j->stream);
     if (!st && j->spec.n_stops)
         st = text_stop_create((const char *const *)j->spec.stops, j->spec.n_stops, &j->stop);
+    j->wants_row = j->spec.logprobs || j->spec.grammar || j->spec.n_forced;
     j->token_room = j->spec.n_prompt + 256;
     if (!st && (j->tokens = base_realloc(NULL, j->token_room, sizeof *j->tokens)) == NULL)
         st = IFX_ENOMEM;
@@ -79,6 +80,10 @@ static void set_mask(struct job *j, const struct ifx_model *m)
 static int32_t choose(struct job *j, const struct ifx_model *m, int32_t *token)
 {
     uint32_t n;
+    if (!j->wants_row) {
+        *token = j->chosen;
+        return IFX_OK;
+    }
     if (j->grammar_state)
         set_mask(j, m);
     if (j->spec.n_forced == 0)

@@ -26,6 +26,8 @@ struct job {
     struct text_grammar_state *grammar_state;
     uint64_t *allowed; /* [(vocab + 63) / 64] with a grammar */
     float *logits;     /* the slot's, [vocab] */
+    bool wants_row;    /* the choice needs the logits; else the engine makes it, on the device where that can */
+    int32_t chosen;    /* the engine's choice */
     struct base_buf decoded, ready; /* this step's text before and after the stop strings */
     uint64_t fed;       /* tokens of the prompt that the sequence holds */
     uint64_t text_bytes;

@@ -251,6 +251,19 @@ static void hand_on(struct scheduler *s, struct slot *slot)
     }
 }
 
+/* Tokens for a job's sequence; `last`: an answer's next token is wanted. */
+static struct ifx_batch_item item_of(const struct job *j, const int32_t *tokens, uint64_t n, bool last)
+{
+    struct ifx_batch_item it = {.sequence = j->sequence, .tokens = tokens, .n = (uint32_t)n};
+    if (last && j->wants_row) {
+        it.n_logits = 1;
+        it.logits = j->logits;
+    } else if (last) {
+        it.sampler = j->sampler;
+    }
+    return it;
+}
+
 static int32_t pick_task(void *ctx, uint64_t task, uint32_t worker)
 {
     struct scheduler *s = ctx;
@@ -262,7 +275,10 @@ static int32_t pick_task(void *ctx, uint64_t task, uint32_t worker)
 /* After a step of `n` batch members that want tokens: pick them all, hand them on. */
 static void pick_all(struct scheduler *s, uint32_t n)
 {
-    if (n > 1 && s->o.pool != NULL && s->info.desc->vocab >= WIDE_VOCABULARY)
+    uint32_t rows = 0;
+    for (uint32_t i = 0; i < n; i++)
+        rows += s->batch[i]->job->wants_row;
+    if (rows > 1 && s->o.pool != NULL && s->info.desc->vocab >= WIDE_VOCABULARY)
         base_pool_run(s->o.pool, n, pick_task, s);
     else
         for (uint32_t i = 0; i < n; i++)
@@ -300,10 +316,12 @@ static uint32_t settle(struct scheduler *s, uint32_t n)
     uint32_t kept = 0;
     pthread_mutex_lock(&s->lock);
     for (uint32_t i = 0; i < n; i++) {
-        if (s->items[i].status)
+        if (s->items[i].status) {
             leave_slot(s, s->batch[i], s->items[i].status, base_strdup(s->items[i].error ? s->items[i].error : base_error_text()));
-        else
+        } else {
+            s->batch[i]->job->chosen = s->items[i].token;
             s->batch[kept++] = s->batch[i];
+        }
     }
     pthread_mutex_unlock(&s->lock);
     return kept;
@@ -317,8 +335,7 @@ static void decode_step(struct scheduler *s)
         struct job *j = s->slots[i].job;
         if (j == NULL || !j->has_next)
             continue;
-        s->items[n] = (struct ifx_batch_item){.sequence = j->sequence, .tokens = &j->tokens[j->n_tokens - 1], .n = 1, .n_logits = 1,
-                                              .logits = j->logits};
+        s->items[n] = item_of(j, &j->tokens[j->n_tokens - 1], 1, true);
         s->batch[n++] = &s->slots[i];
     }
     if (n == 0)
@@ -355,8 +372,7 @@ static void prompt_step(struct scheduler *s)
     struct job *j = slot->job;
     double start = base_now();
     uint64_t rest = j->spec.n_prompt - j->fed, n = ifx_sequence_take(j->sequence, rest);
-    s->items[0] = (struct ifx_batch_item){.sequence = j->sequence, .tokens = j->spec.prompt + j->fed, .n = (uint32_t)n,
-                                          .n_logits = n == rest, .logits = n == rest ? j->logits : NULL};
+    s->items[0] = item_of(j, j->spec.prompt + j->fed, n, n == rest);
     s->batch[0] = slot;
     int32_t st = ifx_batch_feed(s->items, 1);
     pthread_mutex_lock(&s->lock);

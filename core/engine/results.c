@@ -7,6 +7,8 @@
 #include <limits.h>
 #include <string.h>
 
+#define FINISH_TOGETHER 32768u /* logits from which it is worth waking other threads to sample */
+
 /* ---- picks ---- */
 
 static bool on_device(const struct engine_step *es, const struct ifx_batch_item *it, struct ifx_sampling *settings)
@@ -138,13 +140,34 @@ static void finish_item(struct engine_step *es, uint32_t i, const float *rows)
         engine_fail_item(it, st);
 }
 
+struct finish_run {
+    struct engine_step *es;
+    const float *logits;
+};
+
+static int32_t finish_task(void *ctx, uint64_t i, uint32_t worker)
+{
+    const struct finish_run *r = ctx;
+    const struct ifx_model *m = r->es->model;
+    uint64_t row = 0;
+    (void)worker;
+    for (uint64_t k = 0; k < i; k++)
+        row += r->es->rows[k];
+    finish_item(r->es, (uint32_t)i, m->host_memory ? r->logits + row * m->desc->vocab : rows_on_host(r->es, (uint32_t)i, row));
+    return IFX_OK;
+}
+
 void engine_results_finish(struct engine_step *es, const float *logits)
 {
     const struct ifx_model *m = es->model;
-    uint64_t row = 0;
-    for (uint32_t i = 0; i < es->count; row += es->rows[i++]) {
+    struct finish_run run = {es, logits};
+    if (es->count > 1 && (uint64_t)es->count * m->desc->vocab >= FINISH_TOGETHER)
+        base_pool_run(m->ctx->pool, es->count, finish_task, &run);
+    else
+        for (uint32_t i = 0; i < es->count; i++)
+            finish_task(&run, i, 0);
+    for (uint32_t i = 0; i < es->count; i++) {
         struct ifx_batch_item *it = es->items[i];
-        finish_item(es, i, m->host_memory ? logits + row * m->desc->vocab : rows_on_host(es, i, row));
         prefix_step(it->sequence, it->n, es->rows[i] && !it->status);
     }
 }
