@@ -13,7 +13,9 @@ struct job {
     /* under the scheduler's lock */
     enum job_state state;
     bool released; /* the consumer has gone */
-    bool fresh;    /* there is news */
+    bool fresh;    /* there is news to be told */
+    bool untold;   /* there is news that can wait */
+    double told;
     pthread_cond_t changed;
     struct job *next; /* in the queue */
     struct job_news news;

@@ -401,6 +401,7 @@ void reply_run(struct reply *r)
         base_buf_free(&text);
     }
     r->split.tools = r->tools;
+    r->spec.whole = !r->stream;
     r->logprobs = json_array();
     int32_t st = r->logprobs != NULL ? text_answer_create(&r->split, &sink, &r->answer) : IFX_ENOMEM;
     if (!st && s->o.force != NULL)

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #define WIDE_VOCABULARY 32768u /* from here on it is worth waking other threads to sample */
+#define TELL_SECONDS 0.01 /* a stream's tokens that come faster are told of together: a thread woken for each would take the time of the next */
 #define RATE_SLOTS 10u /* seconds over which recent rates are taken */
 
 struct slot {
@@ -95,7 +96,28 @@ static double recent_rate(const struct scheduler *s, const uint64_t *slots)
 static void wake(struct job *j)
 {
     j->fresh = true;
+    j->untold = false;
     pthread_cond_signal(&j->changed);
+}
+
+/* A token: the first at once, others when the last time is a while ago. */
+static void wake_in_time(struct job *j, double now)
+{
+    j->untold = true;
+    if (j->spec.whole || (j->told > 0 && now - j->told < TELL_SECONDS))
+        return;
+    j->told = now;
+    wake(j);
+}
+
+/* What waits to be told must not wait for a long step. */
+static void wake_all(struct scheduler *s)
+{
+    for (uint32_t i = 0; i < s->o.max_concurrency; i++) {
+        struct job *j = s->slots[i].job;
+        if (j != NULL && j->untold && !j->spec.whole)
+            wake(j);
+    }
 }
 
 /* The job is over; the text of an error is taken over. */
@@ -215,7 +237,7 @@ static void note_first_token(struct scheduler *s, struct job *j)
 }
 
 /* Hands on what decode_pick found; under the lock. */
-static void hand_on(struct scheduler *s, struct slot *slot)
+static void hand_on(struct scheduler *s, struct slot *slot, double now)
 {
     struct job *j = slot->job;
     int32_t st = j->status;
@@ -247,7 +269,7 @@ static void hand_on(struct scheduler *s, struct slot *slot)
         j->error = NULL;
         leave_slot(s, slot, st, error);
     } else {
-        wake(j);
+        wake_in_time(j, now);
     }
 }
 
@@ -288,9 +310,10 @@ static void pick_all(struct scheduler *s, uint32_t n)
         if (j->ended && !j->status)
             ifx_sequence_publish(j->sequence); /* a next turn goes on from here */
     }
+    double now = base_now();
     pthread_mutex_lock(&s->lock);
     for (uint32_t i = 0; i < n; i++)
-        hand_on(s, s->batch[i]);
+        hand_on(s, s->batch[i], now);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -369,6 +392,9 @@ static void prompt_step(struct scheduler *s)
     struct slot *slot = oldest_prompt(s);
     if (slot == NULL)
         return;
+    pthread_mutex_lock(&s->lock);
+    wake_all(s);
+    pthread_mutex_unlock(&s->lock);
     struct job *j = slot->job;
     double start = base_now();
     uint64_t rest = j->spec.n_prompt - j->fed, n = ifx_sequence_take(j->sequence, rest);

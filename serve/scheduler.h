@@ -23,6 +23,7 @@ struct job_spec {
     uint32_t n_stops;
     bool ignore_stop_ids, show_special;
     bool logprobs;
+    bool whole; /* the consumer is told of the end alone */
     uint32_t top_logprobs;
     struct text_grammar *grammar; /* NULL: any text */
     int32_t *forced;              /* tests: instead of the model's choice */
@@ -88,7 +89,7 @@ void scheduler_end(struct scheduler *s);
 void scheduler_destroy(struct scheduler *s);
 /* Takes the spec over, whatever it returns.  IFX_ELIMIT: the queue is full. */
 int32_t scheduler_submit(struct scheduler *s, struct job_spec *spec, struct job **out);
-/* Waits until there is news or `seconds` are over; true when there is.  `news` is filled in either case; what it owns is the caller's. */
+/* Waits until there is news or `seconds` are over; true when there is.  Tokens that come fast are told of in groups, every 10 ms.  `news` is filled in either case; what it owns is the caller's. */
 bool job_wait(struct job *j, double seconds, struct job_news *news);
 /* Ends the job if it has not ended, and gives the handle up. */
 void job_release(struct job *j);
