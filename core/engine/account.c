@@ -111,7 +111,8 @@ int32_t engine_account(struct ifx_model *m, const struct ifx_model_options *o)
     add_limits(m, &o->offload, &l);
     ledger_add(&l, side, "weights", m->dense_mapped, NULL);
     ledger_add(&l, side, "KV cache", m->kv_bytes, "lower --ctx, or take --kv-dtype int8");
-    ledger_add(&l, side, "states", m->desc->state_bytes * m->max_sequences, NULL);
+    uint64_t history = m->host_memory ? 0 : m->desc->vocab * sizeof *m->slots->history;
+    ledger_add(&l, side, "states", (m->desc->state_bytes + history) * m->max_sequences, NULL);
     ledger_add(&l, side, "steps", m->family->workspace_bytes(m->family_model, m->dev, n, n), "lower --prefill-chunk");
     ledger_add(&l, LEDGER_HOST, "kept prompts", o->prefix_cache_bytes, NULL);
     ledger_add(&l, LEDGER_HOST, "table rows", engine_tables_bytes(m, n, engine_table_cache(o)), "lower --ngram-cache-mib");

@@ -141,6 +141,8 @@ static int32_t take_slots(struct ifx_model *m)
             st = m->dev->ops->mem_alloc(m->dev, state_bytes, &s->state);
         if (!st && pages)
             st = m->dev->ops->mem_alloc(m->dev, pages, (void **)(void *)&s->pages);
+        if (!st && !m->host_memory)
+            st = m->dev->ops->mem_alloc(m->dev, m->desc->vocab * sizeof *s->history, (void **)(void *)&s->history);
     }
     return st ? base_error_prefix(st, "state of %u sequences", m->max_sequences) : IFX_OK;
 }
@@ -177,6 +179,8 @@ void step_buffers_destroy(struct ifx_model *m)
     for (uint32_t i = 0; m->slots && i < m->max_sequences; i++) {
         if (m->slots[i].state)
             m->dev->ops->mem_free(m->dev, m->slots[i].state);
+        if (m->slots[i].history)
+            m->dev->ops->mem_free(m->dev, m->slots[i].history);
         if (m->slots[i].pages)
             m->dev->ops->mem_free(m->dev, m->slots[i].pages);
         base_free(m->slots[i].state_copy);

@@ -98,6 +98,8 @@ struct engine_slot {
     void *state;
     void **pages; /* device [n_kv_layers][max_blocks]; NULL where the host's table serves */
     bool taken;
+    uint32_t *history; /* device [vocab]: of the sampler that penalises; NULL where the host samples */
+    const struct ifx_sampler *history_of;
     float *state_copy; /* host: what ifx_sequence_state gave out, or NULL */
 };
 
@@ -314,8 +316,13 @@ int32_t engine_forward(struct engine_step *es, const struct ifx_step *step);
 void engine_graphs_destroy(struct ifx_model *m);
 
 /* sampler.c */
-/* True when the settings alone decide a pick, so that a device can do it. */
-bool sampler_plain(const struct ifx_sampler *s, struct ifx_sampling *settings);
+const struct ifx_sampling *sampler_settings(const struct ifx_sampler *s);
+/* What penalties look at, [vocab] as in struct ifx_sample; NULL: there are none. */
+const uint32_t *sampler_history(const struct ifx_sampler *s);
+/* Whether a device's copy of the history is what the history is. */
+bool sampler_copied(const struct ifx_sampler *s, const void *copy);
+/* A device has picked a token, by a copy of the history which counts it by now.  copy NULL: there is no copy any more. */
+void sampler_counted(struct ifx_sampler *s, const void *copy, int32_t token);
 double sampler_draw(struct ifx_sampler *s);
 
 /* step.c */

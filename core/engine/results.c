@@ -11,24 +11,45 @@
 
 /* ---- picks ---- */
 
-static bool on_device(const struct engine_step *es, const struct ifx_batch_item *it, struct ifx_sampling *settings)
+static bool on_device(const struct engine_step *es, const struct ifx_batch_item *it)
 {
-    return !es->model->host_memory && it->sampler && sampler_plain(it->sampler, settings);
+    return !es->model->host_memory && it->sampler;
 }
 
 float engine_pick_draw(struct engine_step *es, uint32_t i)
 {
-    struct ifx_sampling settings;
     struct ifx_batch_item *it = es->items[i];
-    if (!on_device(es, it, &settings) || settings.temperature == 0)
+    if (!on_device(es, it) || sampler_settings(it->sampler)->temperature == 0)
         return 0;
     /* Rounded down: a fraction below 1 stays below 1. */
     return (float)((double)(uint32_t)(sampler_draw(it->sampler) * 0x1p24) * 0x1p-24);
 }
 
-static bool same_settings(const struct ifx_sampling *a, const struct ifx_sampling *b)
+/* The next item's pick can be part of the same operation: a history is of one row. */
+static bool alike(const struct engine_step *es, uint32_t i, uint32_t next)
 {
+    const struct ifx_sampler *s = es->items[i]->sampler, *t = es->items[next]->sampler;
+    if (es->rows[next] != 1 || !on_device(es, es->items[next]) || sampler_history(s) || sampler_history(t))
+        return false;
+    const struct ifx_sampling *a = sampler_settings(s), *b = sampler_settings(t);
     return a->temperature == b->temperature && a->top_k == b->top_k && a->top_p == b->top_p && a->min_p == b->min_p;
+}
+
+/* Brings the slot's copy of an item's history up to date; after a pick it counts the token picked by itself. */
+static int32_t bring_history(struct ifx_model *m, const struct ifx_batch_item *it, struct ifx_sample *op)
+{
+    struct engine_slot *slot = &m->slots[it->sequence->slot];
+    const struct ifx_sampling *o = sampler_settings(it->sampler);
+    const uint32_t *history = sampler_history(it->sampler);
+    bool copied = slot->history_of == it->sampler && sampler_copied(it->sampler, slot->history);
+    op->history = slot->history;
+    op->repetition_penalty = o->repetition_penalty;
+    op->presence_penalty = o->presence_penalty;
+    op->frequency_penalty = o->frequency_penalty;
+    slot->history_of = it->sampler;
+    sampler_counted(it->sampler, NULL, -1); /* until the step is known to have gone well */
+    return copied ? IFX_OK
+                  : m->dev->ops->copy(m->dev, m->stream, slot->history, history, m->desc->vocab * sizeof *history, IFX_COPY_TO_DEVICE);
 }
 
 /* Picks of neighbours with the same settings are one operation. */
@@ -40,21 +61,24 @@ static int32_t sample(struct engine_step *es, const float *logits)
     uint32_t count, row = 0, picked = 0;
     int32_t st = IFX_OK;
     for (uint32_t i = 0; i < es->count && !st; i += count) {
-        struct ifx_sampling first, next;
         count = 1;
         row += es->rows[i];
-        if (!on_device(es, es->items[i], &first))
+        if (!on_device(es, es->items[i]))
             continue;
+        const struct ifx_sampling *o = sampler_settings(es->items[i]->sampler);
         struct ifx_sample op = {.vocab = m->desc->vocab, .logits = logits + (uint64_t)(row - 1) * m->desc->vocab, .ldl = m->desc->vocab,
-                                .temperature = first.temperature, .top_p = first.top_p, .min_p = first.min_p, .top_k = first.top_k,
-                                .u = first.temperature == 0 ? NULL : u + i, .tokens = b->picks + i, .ws = b->sample_ws};
-        while (i + count < es->count && es->rows[i + count] == 1 && on_device(es, es->items[i + count], &next) && same_settings(&first, &next)) {
+                                .temperature = o->temperature, .top_p = o->top_p, .min_p = o->min_p, .top_k = o->top_k,
+                                .u = o->temperature == 0 ? NULL : u + i, .tokens = b->picks + i, .ws = b->sample_ws};
+        while (i + count < es->count && alike(es, i, i + count)) {
             count++;
             row++;
         }
         op.n = count;
         picked += count;
-        st = m->dev->ops->sample(m->dev, m->stream, &op);
+        if (sampler_history(es->items[i]->sampler))
+            st = bring_history(m, es->items[i], &op);
+        if (!st)
+            st = m->dev->ops->sample(m->dev, m->stream, &op);
     }
     if (!st && picked)
         st = m->dev->ops->copy(m->dev, m->stream, b->host_picks, b->picks, es->count * sizeof *b->picks, IFX_COPY_FROM_DEVICE);
@@ -67,10 +91,8 @@ static int32_t sample(struct engine_step *es, const float *logits)
  * come back to memory that the copy engine likes. */
 static float *rows_on_host(const struct engine_step *es, uint32_t i, uint64_t row)
 {
-    struct ifx_sampling settings;
     struct ifx_batch_item *it = es->items[i];
-    bool needed = it->n_logits || (it->sampler && !on_device(es, it, &settings));
-    if (!needed)
+    if (!it->n_logits)
         return NULL;
     return es->n_rows <= ENGINE_PASS_ITEMS ? es->model->step.host_logits + row * es->model->desc->vocab : it->logits;
 }
@@ -118,9 +140,8 @@ static void finish_item(struct engine_step *es, uint32_t i, const float *rows)
 {
     struct ifx_model *m = es->model;
     struct ifx_batch_item *it = es->items[i];
-    struct ifx_sampling settings;
     uint64_t vocab = m->desc->vocab;
-    bool picked = on_device(es, it, &settings);
+    bool picked = on_device(es, it);
     if (picked && m->step.host_picks[i] < 0)
         not_finite(es, i, es->rows[i] - 1);
     for (uint32_t t = 0; rows && t < es->rows[i]; t++) {
@@ -132,10 +153,12 @@ static void finish_item(struct engine_step *es, uint32_t i, const float *rows)
     if (it->status || !it->sampler)
         return;
     int32_t st = IFX_OK;
-    if (picked)
+    if (picked) {
         it->token = m->step.host_picks[i];
-    else
+        sampler_counted(it->sampler, m->slots[it->sequence->slot].history, it->token);
+    } else {
         st = ifx_sampler_pick(it->sampler, rows + (es->rows[i] - 1) * vocab, &it->token);
+    }
     if (st)
         engine_fail_item(it, st);
 }

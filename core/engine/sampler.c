@@ -21,8 +21,9 @@ struct ifx_sampler {
     struct ifx_sampling o;
     uint32_t vocab;
     uint64_t random;
-    uint32_t *generated; /* how often; NULL when no penalty is on */
-    uint8_t *seen;       /* generated or in the prompt */
+    uint32_t *history;   /* [vocab] as in struct ifx_sample; NULL when no penalty is on */
+    const void *copy;    /* where a device has a copy of it, or NULL */
+    int32_t uncounted;   /* the device's copy counts this token, the history does not yet; -1: they are the same */
     float *logits;       /* penalised copy */
     struct candidate *heap;
     double *p;
@@ -42,12 +43,12 @@ int32_t ifx_sampler_create(const struct ifx_sampling *o, uint32_t vocab, struct 
     s->heap = base_calloc(vocab, sizeof *s->heap);
     s->p = base_calloc(vocab, sizeof *s->p);
     bool penalties = o->presence_penalty != 0 || o->frequency_penalty != 0 || o->repetition_penalty != 1;
+    s->uncounted = -1;
     if (penalties) {
-        s->generated = base_calloc(vocab, sizeof *s->generated);
-        s->seen = base_calloc(vocab, sizeof *s->seen);
+        s->history = base_calloc(vocab, sizeof *s->history);
         s->logits = base_calloc(vocab, sizeof *s->logits);
     }
-    if (!s->heap || !s->p || (penalties && (!s->generated || !s->seen || !s->logits))) {
+    if (!s->heap || !s->p || (penalties && (!s->history || !s->logits))) {
         ifx_sampler_destroy(s);
         return IFX_ENOMEM;
     }
@@ -59,8 +60,7 @@ void ifx_sampler_destroy(struct ifx_sampler *s)
 {
     if (!s)
         return;
-    base_free(s->generated);
-    base_free(s->seen);
+    base_free(s->history);
     base_free(s->logits);
     base_free(s->heap);
     base_free(s->p);
@@ -69,17 +69,19 @@ void ifx_sampler_destroy(struct ifx_sampler *s)
 
 void ifx_sampler_accept(struct ifx_sampler *s, int32_t token)
 {
-    if (s->seen && token >= 0 && (uint32_t)token < s->vocab) {
-        s->seen[token] = 1;
-        s->generated[token]++;
-    }
+    if (s->history && token >= 0 && (uint32_t)token < s->vocab)
+        s->history[token]++;
+    if (token != s->uncounted)
+        s->copy = NULL;
+    s->uncounted = -1;
 }
 
 void ifx_sampler_prompt(struct ifx_sampler *s, const int32_t *tokens, uint64_t n)
 {
-    for (uint64_t i = 0; s->seen && i < n; i++)
+    for (uint64_t i = 0; s->history && i < n; i++)
         if (tokens[i] >= 0 && (uint32_t)tokens[i] < s->vocab)
-            s->seen[tokens[i]] = 1;
+            s->history[tokens[i]] |= IFX_HISTORY_SEEN;
+    s->copy = NULL;
 }
 
 static double next_fraction(struct ifx_sampler *s)
@@ -96,22 +98,38 @@ double sampler_draw(struct ifx_sampler *s)
     return next_fraction(s);
 }
 
-bool sampler_plain(const struct ifx_sampler *s, struct ifx_sampling *settings)
+const struct ifx_sampling *sampler_settings(const struct ifx_sampler *s)
 {
-    *settings = s->o;
-    return !s->seen;
+    return &s->o;
+}
+
+const uint32_t *sampler_history(const struct ifx_sampler *s)
+{
+    return s->history;
+}
+
+bool sampler_copied(const struct ifx_sampler *s, const void *copy)
+{
+    return s->copy == copy && s->uncounted < 0;
+}
+
+void sampler_counted(struct ifx_sampler *s, const void *copy, int32_t token)
+{
+    s->copy = copy;
+    s->uncounted = token;
 }
 
 static const float *penalise(struct ifx_sampler *s, const float *logits)
 {
-    if (!s->seen)
+    if (!s->history)
         return logits;
     for (uint32_t i = 0; i < s->vocab; i++) {
+        uint32_t count = s->history[i] & IFX_HISTORY_COUNT;
         float v = logits[i];
-        if (s->seen[i])
+        if (s->history[i])
             v = v > 0 ? v / s->o.repetition_penalty : v * s->o.repetition_penalty;
-        if (s->generated[i])
-            v -= s->o.presence_penalty + s->o.frequency_penalty * (float)s->generated[i];
+        if (count)
+            v -= s->o.presence_penalty + s->o.frequency_penalty * (float)count;
         s->logits[i] = v;
     }
     return s->logits;

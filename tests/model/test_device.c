@@ -95,11 +95,14 @@ static void settings_of(uint32_t i, struct ifx_sampling *s)
 {
     ifx_sampling_greedy(s);
     s->seed = 100 + i;
-    if (i % 4 == 3) {
-        s->temperature = 0.9f;
-        s->top_k = 20;
-        s->repetition_penalty = 1.3f; /* the host picks */
-    }
+    if (i % 4 == 0)
+        return;
+    s->temperature = 0.9f;
+    s->top_k = i % 4 == 1 ? 0 : 20;
+    s->top_p = i % 4 == 1 ? 0.95f : 1;
+    s->repetition_penalty = i % 4 == 3 ? 1.3f : 1;
+    s->frequency_penalty = i % 4 == 2 ? 0.7f : 0;
+    s->presence_penalty = i % 4 == 2 ? 0.4f : 0;
 }
 
 /* Sequence i lives in steps i * 5 .. STEPS - 3 i. */
@@ -138,6 +141,10 @@ static void run_streams(const char *path, const struct options *o, struct picks 
             if (items[k].status)
                 FAIL("%s: step %u: %s", path, step, items[k].error);
             next[i] = out->tokens[i][step] = items[k].token;
+            if (step % 11 == 10) /* what is picked need not be what the text goes on with */
+                next[i] = (next[i] + 7) % (int32_t)vocab;
+            if (step % 13 == 12)
+                ifx_sampler_prompt(samplers[i], prompt, 5);
             ifx_sampler_accept(samplers[i], next[i]);
             if (step + 1 < STEPS - 3 * i)
                 continue;
