@@ -82,6 +82,60 @@ static void test_same_in_company(void **state)
     rig_close(&r);
 }
 
+/* ---- the same answer whoever picks: the device, by itself, or the host, for log probabilities and grammars ---- */
+
+static const char *const settings[] = {
+    "\"temperature\":0",
+    "\"temperature\":0.9,\"top_p\":0.95",
+    "\"temperature\":0.9,\"top_k\":20,\"presence_penalty\":0.5",
+    "\"temperature\":0.9,\"top_k\":40,\"frequency_penalty\":0.6,\"repetition_penalty\":1.2",
+    "\"temperature\":0.9,\"top_k\":20,\"presence_penalty\":0.5,\"logprobs\":true",
+    "\"temperature\":0,\"repetition_penalty\":1.3",
+    "\"temperature\":0.7,\"min_p\":0.05,\"response_format\":{\"type\":\"json_object\"}",
+    "\"temperature\":1.2,\"min_p\":0.02",
+};
+enum { SETTINGS = sizeof settings / sizeof settings[0] };
+
+static void *tell_with(void *ctx)
+{
+    struct worker *w = ctx;
+    char *body = base_format("{\"messages\":[{\"role\":\"user\",\"content\":\"Tell me about rain.\"}],\"seed\":%u,\"max_tokens\":60,%s}", w->seed,
+                             settings[w->seed % SETTINGS]);
+    json_t *a = post_json(w->r, CHAT, body, 200);
+    w->text = base_strdup(text_at(a, "choices.0.message.content"));
+    json_decref(a);
+    base_free(body);
+    return NULL;
+}
+
+static void test_same_on_devices(void **state)
+{
+    struct rig r;
+    struct worker w[2 * SETTINGS] = {0};
+    (void)state;
+    rig_model_offloaded(&r, UINT64_C(40) << 20);
+    rig_serve(&r);
+    for (unsigned i = 0; i < 2 * SETTINGS; i++) {
+        w[i] = (struct worker){.r = &r, .seed = i};
+        pthread_create(&w[i].thread, NULL, tell_with, &w[i]);
+    }
+    for (unsigned i = 0; i < 2 * SETTINGS; i++)
+        pthread_join(w[i].thread, NULL);
+    rig_close(&r);
+    rig_model(&r, 1024, 128, 0);
+    r.o.max_concurrency = 1;
+    rig_serve(&r);
+    for (unsigned i = 0; i < 2 * SETTINGS; i++) {
+        struct worker host = {.r = &r, .seed = i};
+        tell_with(&host);
+        if (strcmp(w[i].text, host.text) != 0)
+            FAIL("seed %u (%s): \"%s\" on sim, \"%s\" on cpu", i, settings[i % SETTINGS], w[i].text, host.text);
+        base_free(w[i].text);
+        base_free(host.text);
+    }
+    rig_close(&r);
+}
+
 /* ---- conversations ---- */
 
 static void add(json_t *messages, const char *role, const char *text)
@@ -502,7 +556,8 @@ static void test_experts_and_idle(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_in_company), cmocka_unit_test(test_conversation), cmocka_unit_test(test_shared_system),
+        cmocka_unit_test(test_same_in_company), cmocka_unit_test(test_same_on_devices), cmocka_unit_test(test_conversation),
+        cmocka_unit_test(test_shared_system),
         cmocka_unit_test(test_queue), cmocka_unit_test(test_leaving), cmocka_unit_test(test_context), cmocka_unit_test(test_deadline),
         cmocka_unit_test(test_drain), cmocka_unit_test(test_guard), cmocka_unit_test(test_log), cmocka_unit_test(test_experts_and_idle),
     };
