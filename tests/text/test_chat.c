@@ -3,9 +3,9 @@
  * test_chat.c - every reference conversation byte-exact, control tokens that content cannot make, and messages that are refused.
  */
 #include "config.h"
+#include "../comma_locale.h"
 #include "chat_internal.h"
 #include "support.h"
-#include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -211,7 +211,8 @@ static void test_numbers(void **state)
         "100.0", "123456.789", "3.14", "-2.5e-08", "1e+22", "1e+100"};
     for (uint32_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
         struct base_buf b = {0};
-        json_t *j = json_real(strtod(numbers[i], NULL));
+        json_t *j = json_loads(numbers[i], JSON_DECODE_ANY, NULL); /* strtod would read what the locale writes */
+        assert_true(json_is_real(j));
         support_ok(chat_json_text(j, &b), numbers[i]);
         support_same_text(numbers[i], numbers[i], strlen(numbers[i]), b.data, b.len);
         base_buf_free(&b);
@@ -228,8 +229,15 @@ static void test_numbers(void **state)
 
 static void test_comma_locale(void **state)
 {
-    if (setlocale(LC_ALL, "de_DE.UTF-8") == NULL && setlocale(LC_ALL, "de_DE") == NULL)
+    const char *comma = comma_locale();
+    char probe[16];
+    if (comma == NULL) {
+        print_message("no locale with a decimal comma, and none could be made\n");
         skip();
+    }
+    assert_non_null(setlocale(LC_ALL, comma));
+    snprintf(probe, sizeof probe, "%.1f", 0.5);
+    assert_string_equal(probe, "0,5"); /* the test would prove nothing otherwise */
     test_numbers(state);
     test_golden(state);
     setlocale(LC_ALL, "C");

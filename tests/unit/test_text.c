@@ -3,11 +3,11 @@
  * test_text.c - numbers, sizes, names, UTF-8, the error record, the growing buffer.
  */
 #include "config.h"
+#include "../comma_locale.h"
 #include "base.h"
 #include "base_internal.h"
 #include "test.h"
 #include <float.h>
-#include <locale.h>
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -110,31 +110,16 @@ static void test_floats(void **state)
     check_floats();
 }
 
-/* A locale with a decimal comma: one that is installed, else one made for the test. */
-static const char *comma_locale(void)
-{
-    static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "de_DE"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (setlocale(LC_ALL, names[i]) != NULL)
-            return names[i];
-    if (system("mkdir -p locales.tmp && localedef -i de_DE -f UTF-8 locales.tmp/de_DE.UTF-8 >/dev/null 2>&1") != 0)
-        return NULL;
-    char here[4096], path[4200];
-    if (getcwd(here, sizeof here) == NULL)
-        return NULL;
-    snprintf(path, sizeof path, "%s/locales.tmp", here);
-    setenv("LOCPATH", path, 1);
-    return setlocale(LC_ALL, "de_DE.UTF-8");
-}
-
 static void test_floats_with_comma_locale(void **state)
 {
     (void)state;
     char probe[16];
-    if (comma_locale() == NULL) {
+    const char *comma = comma_locale();
+    if (comma == NULL) {
         print_message("no locale with a decimal comma and no localedef\n");
         skip();
     }
+    assert_non_null(setlocale(LC_ALL, comma));
     snprintf(probe, sizeof probe, "%.1f", 0.5);
     assert_string_equal(probe, "0,5"); /* the test would prove nothing otherwise */
     check_floats();
