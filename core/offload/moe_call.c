@@ -159,7 +159,7 @@ static int32_t time_cpu(struct offload *o, uint32_t count, uint32_t n, double *s
     const struct offload_layer *l = &o->config.layers[0];
     struct offload_cpu_call call = {.layer = l, .pool = o->pool, .x = o->host_x, .ldx = l->hidden, .n_parts = count,
                                     .parts = o->cpu_parts, .pairs = o->cpu_rows, .y_rows = o->cpu_rows, .y = o->host_parts,
-                                    .ldy = o->max_hidden};
+                                    .ldy = o->max_hidden, .any_order = !o->config.deterministic};
     struct ifx_work work = offload_work(l, IFX_WORK_HOST_EXPERTS, count, (uint64_t)count * n);
     for (uint32_t i = 0; i < count; i++)
         o->cpu_parts[i] = (struct offload_part){.record = l->records + i * l->record_bytes, .expert = i, .n = n, .first = i * n};

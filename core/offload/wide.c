@@ -282,7 +282,7 @@ static int32_t compute_share(struct wide *w)
     struct offload_cpu_call call = {.layer = l, .pool = o->pool, .x = o->host_x, .ldx = l->hidden, .n_parts = p->n_cpu,
                                     .parts = o->cpu_parts, .pairs = w->host.rows, .y_rows = o->cpu_rows, .ldy = o->max_hidden,
                                     .y = o->host_parts + (uint64_t)o->index_rows * o->max_hidden, .meanwhile = meanwhile,
-                                    .meanwhile_ctx = w};
+                                    .meanwhile_ctx = w, .any_order = offload_any_order(w->c->n, o->config.deterministic)};
     for (uint32_t i = 0; i < pairs; i++)
         index[i] = i;
     for (uint32_t i = 0; i < p->n_cpu; i++) {
