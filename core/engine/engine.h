@@ -124,7 +124,6 @@ struct ifx_model {
     const char *family_name;
     const struct ifx_model_desc *desc;
     struct ifx_device *dev;
-    bool deterministic; /* --deterministic */
     bool oracle;
     bool host_memory; /* the device's memory is the host's */
     uint32_t device_flags;
@@ -301,6 +300,8 @@ void engine_close_offload(struct ifx_model *m);
 /* moe.c: the service of model.h */
 int32_t engine_moe(const struct ifx_services *sv, uint32_t moe_layer, const float *x, uint64_t ldx, uint32_t n, float *y,
                    uint64_t ldy);
+
+int32_t engine_moe_block(const struct ifx_services *sv, uint32_t moe_layer, const struct ifx_product *in, const struct ifx_product *out);
 
 /* Before a pass, outside of any capture. */
 int32_t engine_moe_begin(struct engine_step *step);

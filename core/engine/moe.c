@@ -7,6 +7,12 @@
 #include <math.h>
 #include <string.h>
 
+static struct ifx_router router_of(const struct step_buffers *b, const struct ifx_moe_layer *l, uint32_t n)
+{
+    return (struct ifx_router){.n = n, .experts = l->experts, .top_k = l->top_k, .renormalise = l->renormalise, .logits = b->router_logits,
+                               .ldl = l->experts, .ids = b->router_ids, .weights = b->router_weights};
+}
+
 static int32_t route(struct ifx_model *m, const struct ifx_moe_layer *l, const float *x, uint64_t ldx, uint32_t n)
 {
     struct step_buffers *b = &m->step;
@@ -25,9 +31,7 @@ static int32_t route(struct ifx_model *m, const struct ifx_moe_layer *l, const f
     int32_t st = m->dev->ops->linear(m->dev, m->stream, &linear);
     if (st)
         return st;
-    struct ifx_router router = {.n = n, .experts = l->experts, .top_k = l->top_k, .renormalise = l->renormalise,
-                                .logits = b->router_logits, .ldl = l->experts, .ids = b->router_ids,
-                                .weights = b->router_weights};
+    struct ifx_router router = router_of(b, l, n);
     return m->dev->ops->router(m->dev, m->stream, &router);
 }
 
@@ -87,7 +91,7 @@ static int32_t moe_on_host(struct engine_step *step, uint32_t moe_layer, const f
         return st;
     struct offload_call call = {.layer = &m->moe_layers[moe_layer], .pool = m->ctx->pool, .dev = m->dev,
                                 .stream = m->stream, .n = n, .ids = b->router_ids, .weights = b->router_weights, .y = y,
-                                .ldy = ldy, .any_order = offload_any_order(n, m->deterministic)};
+                                .ldy = ldy};
     if (m->oracle)
         return offload_ref_moe(&call, x, ldx);
     st = m->dev->ops->to_bf16(m->dev, m->stream, x, ldx, n, l->hidden, b->x_bf16, l->hidden);
@@ -141,6 +145,41 @@ int32_t engine_moe(const struct ifx_services *sv, uint32_t moe_layer, const floa
         return st;
     return step->model->offload ? moe_on_device(step, moe_layer, x, ldx, n, y, ldy)
                                 : moe_on_host(step, moe_layer, x, ldx, n, y, ldy);
+}
+
+/* Only where nothing is asked of the host: then the parts of a block join into a few launches. */
+int32_t engine_moe_block(const struct ifx_services *sv, uint32_t moe_layer, const struct ifx_product *in, const struct ifx_product *out)
+{
+    struct engine_step *step = sv->ctx;
+    struct ifx_model *m = step->model;
+    const struct ifx_device_ops *ops = m->dev->ops;
+    struct step_buffers *b = &m->step;
+    const struct ifx_moe_layer *l = &m->desc->moe[moe_layer];
+    uint32_t n = in->linear.n, at = in->linear.count;
+    if (!ops->product || !m->offload || step->watch || n > IFX_NARROW_COLUMNS || at == IFX_LINEAR_MAX || !offload_all_resident(m->offload))
+        return IFX_EUNSUPPORTED;
+    struct ifx_product first = *in, last = *out;
+    first.linear.out[at].w = m->weights[l->router];
+    first.linear.out[at].y = b->router_logits;
+    first.linear.out[at].ldy = l->experts;
+    first.linear.count++;
+    first.exact = 1u << at;
+    first.rounded = b->x_bf16;
+    first.ldr = l->hidden;
+    int32_t st = ops->product(m->dev, m->stream, &first);
+    struct ifx_router router = router_of(b, l, n);
+    struct ifx_combine combine;
+    struct offload_moe_call call = {.layer = moe_layer, .n = n, .stream = m->stream, .x = b->x_bf16, .ldx = l->hidden, .ids = b->router_ids,
+                                    .weights = b->router_weights, .capturing = step->capturing, .router = &router, .combine = &combine};
+    if (!st)
+        st = offload_moe(m->offload, &call);
+    if (st)
+        return st;
+    combine.y = out->shared->y;
+    combine.ldy = out->shared->ldy;
+    last.combine = &combine;
+    st = ops->product(m->dev, m->stream, &last);
+    return st == IFX_EUNSUPPORTED ? ifx_product_steps(m->dev, m->stream, &last) : st;
 }
 
 int32_t engine_moe_begin(struct engine_step *step)

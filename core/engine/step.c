@@ -170,7 +170,7 @@ int32_t engine_run_step(struct engine_step *es)
                             .segments = b->segments, .logit_columns = b->logit_columns, .ws = b->ws, .ws_bytes = b->ws_bytes,
                             .constants = b->constants};
     struct ifx_services services = {.struct_size = sizeof services, .ctx = es, .attention = engine_attention,
-                                    .moe = engine_moe, .observe = observe, .cancelled = cancelled,
+                                    .moe = engine_moe, .moe_block = engine_moe_block, .observe = observe, .cancelled = cancelled,
                                     .index_plane = engine_index_plane, .table_rows = engine_table_rows};
     step.services = &services;
     es->jobs = b->jobs;

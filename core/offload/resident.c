@@ -22,6 +22,16 @@ void offload_count_resident(struct offload *o, uint32_t layer, uint32_t n)
     pthread_mutex_unlock(&o->lock);
 }
 
+/* The grouping, and the choice where it is still to be made. */
+static int32_t choose(struct offload *o, const struct offload_moe_call *c, const struct ifx_group *group)
+{
+    int32_t st = c->router && o->ops->route ? o->ops->route(o->dev, c->stream, c->router, group) : IFX_EUNSUPPORTED;
+    if (st != IFX_EUNSUPPORTED)
+        return st;
+    st = c->router ? o->ops->router(o->dev, c->stream, c->router) : IFX_OK;
+    return st ? st : o->ops->group(o->dev, c->stream, group);
+}
+
 int32_t offload_moe_resident(struct offload *o, const struct offload_moe_call *c)
 {
     const struct offload_layer *l = &o->config.layers[c->layer];
@@ -37,10 +47,14 @@ int32_t offload_moe_resident(struct offload *o, const struct offload_moe_call *c
     struct ifx_combine combine = {.n = c->n, .top_k = l->top_k, .width = l->hidden, .parts = o->parts, .ldp = o->max_hidden,
                                   .weights = c->weights, .y = c->y, .ldy = c->ldy};
     struct offload_job *own = c->n <= IFX_NARROW_COLUMNS ? &o->narrow[c->layer * IFX_NARROW_COLUMNS + c->n - 1].hits : NULL;
-    int32_t st = o->ops->group(o->dev, c->stream, &group);
+    int32_t st = choose(o, c, &group);
     if (!st)
         st = offload_device_experts(o, c->layer, c->stream, &call, own);
     if (!st && !c->capturing)
         offload_count_resident(o, c->layer, c->n);
+    if (c->combine) {
+        *c->combine = combine;
+        return st;
+    }
     return st ? st : o->ops->combine(o->dev, c->stream, &combine);
 }

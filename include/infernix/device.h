@@ -253,6 +253,26 @@ struct ifx_group {
     void *ws;                 /* group_ws_bytes(n, top_k, experts) */
 };
 
+/* A product with what comes before and after it: the operations given, in the order of the members.  ifx_product_steps below does just
+ * that; a device may do it in fewer launches for few columns.  What is only handed from one of them to the next need not be written: the
+ * y of an input operation, of `combine` and `shared`, and, where `combine` or `gate` is given, those of the matrices that they read. */
+struct ifx_product {
+    /* At most one input operation; its y is the product's x. */
+    const struct ifx_rms_norm *norm;
+    const struct ifx_gated_norm *gated_norm;
+    const struct ifx_swiglu *swiglu;
+    const struct ifx_sigmoid_gate *sigmoid_gate;
+    uint16_t *rounded; /* the product's x as to_bf16 has it, rows ldr apart, or NULL */
+    uint64_t ldr;
+    struct ifx_linear linear;     /* flags 0 */
+    uint32_t exact;               /* bit m: matrix m takes x as IFX_LINEAR_F32 does */
+    uint32_t reserved;
+    const struct ifx_gdn_gate *gate; /* of two of the matrices' outputs, or NULL */
+    /* All or none, with one matrix: y of `combine`; `shared` adds the matrix's output to it, and `residual` the sum to its own y. */
+    const struct ifx_combine *combine;
+    const struct ifx_add *shared, *residual;
+};
+
 /* Picks a token a row: tokens[i] from logits[i, vocab].  temperature 0: the largest logit, ties to the lower id.  Otherwise
  * temperature, then top-k (0: off), top-p (1: off), min-p (0: off), as the host's sampler does, with the uniform number u[i]
  * in [0, 1).  A row with a non-finite logit gives -1.
@@ -469,6 +489,12 @@ struct ifx_device_ops {
     uint64_t (*block_select_ws_bytes)(struct ifx_device *dev, const struct ifx_block_select *op);
     int32_t (*block_select)(struct ifx_device *dev, void *stream, const struct ifx_block_select *op);
 
+    /* Several operations in one.  NULL, or IFX_EUNSUPPORTED with nothing done and no error recorded: they go one by one.  Which of the
+     * two does not depend on the number of columns as long as it is at most IFX_NARROW_COLUMNS. */
+    int32_t (*product)(struct ifx_device *dev, void *stream, const struct ifx_product *op);
+    /* The router, then the grouping of its ids. */
+    int32_t (*route)(struct ifx_device *dev, void *stream, const struct ifx_router *router, const struct ifx_group *group);
+
     /* Kernels of format plugins.  NULL, or returns NULL: the device runs none. */
     const struct ifx_compute *(*compute)(struct ifx_device *dev);
     /* Runs fn(ctx) on the host when the stream gets there; it must not call the device, and may touch device memory only with
@@ -500,6 +526,39 @@ struct ifx_device {
     const struct ifx_device_ops *ops;
     const struct ifx_host *host;
 };
+
+/* The operations of a product one by one. */
+static inline int32_t ifx_product_steps(struct ifx_device *dev, void *stream, const struct ifx_product *p)
+{
+    const struct ifx_device_ops *ops = dev->ops;
+    struct ifx_linear plain = p->linear, exact = p->linear;
+    int32_t st = p->norm           ? ops->rms_norm(dev, stream, p->norm)
+                 : p->gated_norm   ? ops->gated_norm(dev, stream, p->gated_norm)
+                 : p->swiglu       ? ops->swiglu(dev, stream, p->swiglu)
+                 : p->sigmoid_gate ? ops->sigmoid_gate(dev, stream, p->sigmoid_gate)
+                                   : IFX_OK;
+    plain.count = exact.count = 0;
+    exact.flags |= IFX_LINEAR_F32;
+    for (uint32_t m = 0; m < p->linear.count; m++) {
+        struct ifx_linear *to = p->exact >> m & 1 ? &exact : &plain;
+        to->out[to->count++] = p->linear.out[m];
+    }
+    if (!st && p->rounded)
+        st = ops->to_bf16(dev, stream, p->linear.x, p->linear.ldx, p->linear.n, p->linear.cols, p->rounded, p->ldr);
+    if (!st && exact.count)
+        st = ops->linear(dev, stream, &exact);
+    if (!st && plain.count)
+        st = ops->linear(dev, stream, &plain);
+    if (!st && p->gate)
+        st = ops->gdn_gate(dev, stream, p->gate);
+    if (!st && p->combine)
+        st = ops->combine(dev, stream, p->combine);
+    if (!st && p->shared)
+        st = ops->add(dev, stream, p->shared);
+    if (!st && p->residual)
+        st = ops->add(dev, stream, p->residual);
+    return st;
+}
 
 struct ifx_device_plugin_ops {
     uint32_t struct_size;

@@ -152,6 +152,10 @@ struct ifx_services {
     /* y[n, H] = sum over the top-k experts of weight * expert(x), router included.  x [n, H]. */
     int32_t (*moe)(const struct ifx_services *s, uint32_t moe_layer, const float *x, uint64_t ldx, uint32_t n,
                    float *y, uint64_t ldy);
+    /* A whole block of experts with a shared one, for few columns: the product `in` (a norm, and matrices that take its result), to which
+     * the router is added; the experts; the product `out` with its `shared` and `residual`, to which their combination is added, in
+     * shared->y.  IFX_EUNSUPPORTED with nothing done: the family does it in parts.  NULL: likewise. */
+    int32_t (*moe_block)(const struct ifx_services *s, uint32_t moe_layer, const struct ifx_product *in, const struct ifx_product *out);
     /* Called after the embedding and after each layer with the columns that were computed (all of them up to the last mixer; after
      * the last layer only those whose logits are wanted, unless IFX_STEP_ALL_COLUMNS is set).  NULL: nobody watches. */
     int32_t (*observe)(const struct ifx_services *s, uint32_t what, int32_t layer, const float *x, uint64_t ldx,

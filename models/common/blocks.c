@@ -60,6 +60,12 @@ int32_t block_product(const struct block_run *r, const float *x, uint32_t cols, 
     return block_linear_run(r, &op);
 }
 
+int32_t block_surrounded(const struct block_run *r, const struct ifx_product *op)
+{
+    int32_t st = r->op->product ? r->op->product(r->dev, r->s->stream, op) : IFX_EUNSUPPORTED;
+    return st == IFX_EUNSUPPORTED ? ifx_product_steps(r->dev, r->s->stream, op) : st;
+}
+
 int32_t block_each_wanted(const struct ifx_step *s, void *ctx,
                           int32_t (*fn)(void *ctx, uint32_t first, uint32_t count, uint32_t to))
 {
@@ -145,26 +151,26 @@ static int32_t delta_segment(const struct block_run *r, const struct delta_net *
 }
 
 int32_t delta_forward(const struct block_run *r, const struct delta_net *net, const struct delta_layer *l,
-                      const struct delta_buffers *b, const float *in, float *out, uint32_t accumulate)
+                      const struct delta_buffers *b, const struct ifx_rms_norm *norm, const float *in, float *out, uint32_t accumulate)
 {
-    struct ifx_linear op = block_linear(r, in, r->hidden);
-    block_linear_out(r, &op, l->in_qkv, b->qkv, 0);
-    block_linear_out(r, &op, l->in_z, b->z, 0);
-    block_linear_out(r, &op, l->in_b, b->b, 0);
-    block_linear_out(r, &op, l->in_a, b->a, 0);
-    TRY(block_linear_run(r, &op));
     struct ifx_gdn_gate gate = {.n = r->n, .heads = net->v_heads, .a = b->a, .b = b->b, .lda = net->v_heads,
                                 .ldb = net->v_heads, .a_log = block_vector(r, l->a_log),
                                 .dt_bias = block_vector(r, l->dt_bias), .g = b->g, .beta = b->beta};
-    TRY(r->op->gdn_gate(r->dev, r->s->stream, &gate));
+    struct ifx_product first = {.norm = norm, .linear = block_linear(r, in, r->hidden), .gate = &gate};
+    block_linear_out(r, &first.linear, l->in_qkv, b->qkv, 0);
+    block_linear_out(r, &first.linear, l->in_z, b->z, 0);
+    block_linear_out(r, &first.linear, l->in_b, b->b, 0);
+    block_linear_out(r, &first.linear, l->in_a, b->a, 0);
+    TRY(block_surrounded(r, &first));
     for (uint32_t i = 0; i < r->s->n_segments; i++)
         TRY(delta_segment(r, net, l, b, &r->s->segments[i]));
     float *o = b->qkv;
     struct ifx_gated_norm gn = {.n = r->n, .heads = net->v_heads, .width = net->dv, .act = net->act, .x = o, .z = b->z,
                                 .w = block_vector(r, l->norm), .ldx = net->value_width, .ldz = net->value_width,
                                 .eps = net->eps, .y = o, .ldy = net->value_width};
-    TRY(r->op->gated_norm(r->dev, r->s->stream, &gn));
-    return block_product(r, o, net->value_width, l->out_proj, out, accumulate);
+    struct ifx_product last = {.gated_norm = &gn, .linear = block_linear(r, o, net->value_width)};
+    block_linear_out(r, &last.linear, l->out_proj, out, accumulate);
+    return block_surrounded(r, &last);
 }
 
 /* ---- gated attention ---- */
@@ -187,17 +193,17 @@ static int32_t norm_rope(const struct block_run *r, const struct attention_net *
 }
 
 int32_t attention_forward(const struct block_run *r, const struct attention_net *net, const struct attention_layer *l,
-                          const struct attention_buffers *b, const float *in, attention_select select, void *select_ctx,
+                          const struct attention_buffers *b, const struct ifx_rms_norm *norm, const float *in, attention_select select, void *select_ctx,
                           float *out, uint32_t accumulate)
 {
     const struct ifx_services *sv = r->s->services;
     uint32_t d = net->d, q_width = net->q_heads * d, kv_width = net->kv_heads * d;
     uint64_t ldq = 2ull * q_width, ldq_head = 2ull * d;
-    struct ifx_linear op = block_linear(r, in, r->hidden);
-    block_linear_out(r, &op, l->q_proj, b->qg, 0);
-    block_linear_out(r, &op, l->k_proj, b->k, 0);
-    block_linear_out(r, &op, l->v_proj, b->v, 0);
-    TRY(block_linear_run(r, &op));
+    struct ifx_product first = {.norm = norm, .linear = block_linear(r, in, r->hidden)};
+    block_linear_out(r, &first.linear, l->q_proj, b->qg, 0);
+    block_linear_out(r, &first.linear, l->k_proj, b->k, 0);
+    block_linear_out(r, &first.linear, l->v_proj, b->v, 0);
+    TRY(block_surrounded(r, &first));
     TRY(norm_rope(r, net, b->qg, net->q_heads, ldq, ldq_head, l->q_norm));
     TRY(norm_rope(r, net, b->k, net->kv_heads, kv_width, d, l->k_norm));
     for (uint32_t i = 0; i < r->s->n_segments; i++) {
@@ -213,8 +219,9 @@ int32_t attention_forward(const struct block_run *r, const struct attention_net 
     }
     struct ifx_sigmoid_gate gate = {.n = r->n, .heads = net->q_heads, .d = d, .x = b->attn, .ldx = q_width,
                                     .gate = b->qg + d, .ldg = ldq, .ldg_head = ldq_head};
-    TRY(r->op->sigmoid_gate(r->dev, r->s->stream, &gate));
-    return block_product(r, b->attn, q_width, l->o_proj, out, accumulate);
+    struct ifx_product last = {.sigmoid_gate = &gate, .linear = block_linear(r, b->attn, q_width)};
+    block_linear_out(r, &last.linear, l->o_proj, out, accumulate);
+    return block_surrounded(r, &last);
 }
 
 /* ---- feed-forward ---- */
@@ -264,4 +271,26 @@ int32_t mixture_forward(const struct block_run *r, uint32_t inter, const struct 
     struct ifx_add add = {.n = r->n, .width = h, .x = b->shared, .ldx = h, .gate = b->shared_gate, .ldg = 1, .y = b->routed,
                           .ldy = h};
     return r->op->add(r->dev, r->s->stream, &add);
+}
+
+int32_t mixture_block(const struct block_run *r, uint32_t inter, const struct ffn_layer *l, uint32_t moe_layer, const struct ffn_buffers *b,
+                      const struct ifx_rms_norm *norm, float *x)
+{
+    const struct ifx_services *sv = r->s->services;
+    uint32_t h = r->hidden;
+    struct ifx_swiglu act = {.n = r->n, .width = inter, .gate = b->gate, .up = b->up, .ldg = inter, .ldu = inter, .y = b->gate, .ldy = inter};
+    struct ifx_add shared = {.n = r->n, .width = h, .x = b->shared, .ldx = h, .gate = b->shared_gate, .ldg = 1, .y = b->routed, .ldy = h};
+    struct ifx_add residual = {.n = r->n, .width = h, .x = b->routed, .ldx = h, .y = x, .ldy = h};
+    struct ifx_product in = {.norm = norm, .linear = block_linear(r, norm->y, h)};
+    struct ifx_product out = {.swiglu = &act, .linear = block_linear(r, b->gate, inter), .shared = &shared, .residual = &residual};
+    block_linear_out(r, &in.linear, l->gate_proj, b->gate, 0);
+    block_linear_out(r, &in.linear, l->up_proj, b->up, 0);
+    block_linear_out(r, &in.linear, l->shared_gate, b->shared_gate, 0);
+    block_linear_out(r, &out.linear, l->down_proj, b->shared, 0);
+    int32_t st = sv->moe_block ? sv->moe_block(sv, moe_layer, &in, &out) : IFX_EUNSUPPORTED;
+    if (st != IFX_EUNSUPPORTED)
+        return st;
+    TRY(r->op->rms_norm(r->dev, r->s->stream, norm));
+    TRY(mixture_forward(r, inter, l, moe_layer, b, norm->y));
+    return r->op->add(r->dev, r->s->stream, &residual);
 }

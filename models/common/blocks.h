@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * blocks.h - the blocks that families share: gated delta net, gated attention, mixture of experts with a shared expert.  Each takes
- * a normed input [n, hidden] and writes its output, or adds it; the mathematics is in the comments of blocks.c.
+ * a normed input [n, hidden] (with `norm`, its y: the norm is then still to be made) and writes its output, or adds it; the mathematics is in the comments of blocks.c.
  */
 #ifndef INFERNIX_MODELS_BLOCKS_H
 #define INFERNIX_MODELS_BLOCKS_H
@@ -41,6 +41,8 @@ struct ifx_linear block_linear(const struct block_run *r, const float *x, uint32
 /* Adds a matrix to the product; its output has rows of its own width. */
 void block_linear_out(const struct block_run *r, struct ifx_linear *op, uint32_t param, float *y, uint32_t accumulate);
 int32_t block_linear_run(const struct block_run *r, const struct ifx_linear *op);
+/* A product with its surroundings, in one launch where the device can. */
+int32_t block_surrounded(const struct block_run *r, const struct ifx_product *op);
 /* y = W x (+ y) */
 int32_t block_product(const struct block_run *r, const float *x, uint32_t cols, uint32_t param, float *y, uint32_t accumulate);
 
@@ -70,7 +72,7 @@ struct delta_buffers {
 void delta_lay_out(const struct delta_net *net, struct ifx_device *dev, uint32_t n, struct block_cursor *c,
                    struct delta_buffers *b);
 int32_t delta_forward(const struct block_run *r, const struct delta_net *net, const struct delta_layer *l,
-                      const struct delta_buffers *b, const float *in, float *out, uint32_t accumulate);
+                      const struct delta_buffers *b, const struct ifx_rms_norm *norm, const float *in, float *out, uint32_t accumulate);
 
 /* ---- gated attention ---- */
 struct attention_net {
@@ -90,7 +92,7 @@ typedef int32_t (*attention_select)(void *ctx, const struct block_run *r, const 
                                     struct ifx_attention *call);
 void attention_lay_out(const struct attention_net *net, uint32_t n, struct block_cursor *c, struct attention_buffers *b);
 int32_t attention_forward(const struct block_run *r, const struct attention_net *net, const struct attention_layer *l,
-                          const struct attention_buffers *b, const float *in, attention_select select, void *select_ctx,
+                          const struct attention_buffers *b, const struct ifx_rms_norm *norm, const float *in, attention_select select, void *select_ctx,
                           float *out, uint32_t accumulate);
 
 /* ---- feed-forward: SwiGLU, alone or as the shared expert of a mixture ---- */
@@ -108,5 +110,8 @@ int32_t ffn_forward(const struct block_run *r, uint32_t inter, const struct ffn_
 /* b->routed = sum of the chosen experts + sigmoid(in . shared_gate) * shared expert */
 int32_t mixture_forward(const struct block_run *r, uint32_t inter, const struct ffn_layer *l, uint32_t moe_layer,
                         const struct ffn_buffers *b, const float *in);
+/* x += all that, of the norm's y */
+int32_t mixture_block(const struct block_run *r, uint32_t inter, const struct ffn_layer *l, uint32_t moe_layer, const struct ffn_buffers *b,
+                      const struct ifx_rms_norm *norm, float *x);
 
 #endif

@@ -57,11 +57,16 @@ uint64_t qwen3_5_workspace_bytes(void *model, struct ifx_device *dev, uint32_t n
 }
 
 /* y = norm(x) (1 + w) over n columns */
-static int32_t norm(const struct run *r, uint32_t n, const float *x, uint32_t param, float *y)
+static struct ifx_rms_norm norm_of(const struct run *r, uint32_t n, const float *x, uint32_t param, float *y)
 {
     const struct model *m = r->m;
-    struct ifx_rms_norm op = {.rows = n, .width = m->hidden, .w_rows = 1, .x = x, .ldx = m->hidden,
-                              .w = block_vector(&r->block, param), .plus_one = 1.0f, .eps = m->eps, .y = y, .ldy = m->hidden};
+    return (struct ifx_rms_norm){.rows = n, .width = m->hidden, .w_rows = 1, .x = x, .ldx = m->hidden, .w = block_vector(&r->block, param),
+                                 .plus_one = 1.0f, .eps = m->eps, .y = y, .ldy = m->hidden};
+}
+
+static int32_t norm(const struct run *r, uint32_t n, const float *x, uint32_t param, float *y)
+{
+    struct ifx_rms_norm op = norm_of(r, n, x, param, y);
     return r->block.op->rms_norm(r->block.dev, r->block.s->stream, &op);
 }
 
@@ -74,20 +79,20 @@ static int32_t observe(const struct run *r, int32_t layer)
 static int32_t mixer(const struct run *r, const struct layer *l)
 {
     const struct buffers *b = &r->buf;
+    struct ifx_rms_norm norm1 = norm_of(r, r->block.n, b->x, l->norm1, b->h);
     if (l->linear_attention)
-        return delta_forward(&r->block, &r->m->delta, &l->delta, &b->delta, b->h, b->x, 1);
-    return attention_forward(&r->block, &r->m->attention, &l->attention, &b->attention, b->h, NULL, NULL, b->x, 1);
+        return delta_forward(&r->block, &r->m->delta, &l->delta, &b->delta, &norm1, b->h, b->x, 1);
+    return attention_forward(&r->block, &r->m->attention, &l->attention, &b->attention, &norm1, b->h, NULL, NULL, b->x, 1);
 }
 
 static int32_t feed_forward(const struct run *r, const struct layer *l, uint32_t index)
 {
     const struct buffers *b = &r->buf;
-    uint32_t h = r->m->hidden;
-    if (!r->m->experts)
-        return ffn_forward(&r->block, r->m->inter, &l->ffn, &b->ffn, b->h, b->x, 1);
-    TRY(mixture_forward(&r->block, r->m->inter, &l->ffn, index, &b->ffn, b->h));
-    struct ifx_add op = {.n = r->block.n, .width = h, .x = b->ffn.routed, .ldx = h, .y = b->x, .ldy = h};
-    return r->block.op->add(r->block.dev, r->block.s->stream, &op);
+    struct ifx_rms_norm norm2 = norm_of(r, r->block.n, b->x, l->norm2, b->h);
+    if (r->m->experts)
+        return mixture_block(&r->block, r->m->inter, &l->ffn, index, &b->ffn, &norm2, b->x);
+    TRY(r->block.op->rms_norm(r->block.dev, r->block.s->stream, &norm2));
+    return ffn_forward(&r->block, r->m->inter, &l->ffn, &b->ffn, b->h, b->x, 1);
 }
 
 static int32_t norm_run(void *ctx, uint32_t first, uint32_t count, uint32_t to)
@@ -123,7 +128,6 @@ int32_t qwen3_5_forward(void *model, const struct ifx_step *step)
         const struct layer *l = &m->layers[i];
         if (sv->cancelled && sv->cancelled(sv))
             return IFX_ECANCELLED;
-        TRY(norm(&r, b->n, r.buf.x, l->norm1, r.buf.h));
         TRY(mixer(&r, l));
         if (keep && i + 1 == m->n_layers) {
             /* after the last mixer only they matter */
@@ -131,7 +135,6 @@ int32_t qwen3_5_forward(void *model, const struct ifx_step *step)
             if (!b->n)
                 return IFX_OK;
         }
-        TRY(norm(&r, b->n, r.buf.x, l->norm2, r.buf.h));
         TRY(feed_forward(&r, l, i));
         TRY(observe(&r, (int32_t)i));
     }

@@ -264,7 +264,7 @@ static int32_t sparse_attention(struct run *r, const struct layer *l)
                               .ldy = width, .ldy_head = m->index_d};
     TRY(k->op->norm_rope(k->dev, k->s->stream, &q));
     r->layer = l;
-    return attention_forward(k, &m->attention, &l->attention, &b->attention, b->h, select_rows, r, b->y, 0);
+    return attention_forward(k, &m->attention, &l->attention, &b->attention, NULL, b->h, select_rows, r, b->y, 0);
 }
 
 /* ---- the step ---- */
@@ -274,7 +274,7 @@ static int32_t mixer(struct run *r, const struct layer *l)
     const struct buffers *b = &r->buf;
     TRY(hyper_mix(r, &l->attn_hyper));
     if (l->linear_attention)
-        TRY(delta_forward(&r->block, &r->m->delta, &l->delta, &b->delta, b->h, b->y, 0));
+        TRY(delta_forward(&r->block, &r->m->delta, &l->delta, &b->delta, NULL, b->h, b->y, 0));
     else
         TRY(sparse_attention(r, l));
     return hyper_inject(r, b->y);

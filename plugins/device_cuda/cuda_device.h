@@ -37,6 +37,9 @@
     K(linear, round_f32)                                                                                                 \
     K(linear, expand_bf16)                                                                                            \
     K(linear, expand_f32)                                                                                                \
+    K(product, product_many)                                                                                             \
+    K(product, product_few)                                                                                              \
+    K(product, product_exact)                                                                                            \
     K(gdn, gdn_gate)                                                                                                     \
     K(gdn, conv_few)                                                                                                     \
     K(gdn, conv_many)                                                                                                    \
@@ -46,6 +49,7 @@
     K(gdn, delta_scan)                                                                                                   \
     K(route, router_small)                                                                                               \
     K(route, router_large)                                                                                               \
+    K(route, route_few)                                                                                                  \
     K(route, group_few)                                                                                                  \
     K(route, group_count)                                                                                                \
     K(route, group_offsets)                                                                                              \
@@ -70,7 +74,7 @@ enum {
     K_COUNT
 };
 
-enum { CUDA_IMAGES = 8 };
+enum { CUDA_IMAGES = 9 };
 
 struct gemm_cache; /* gemm.c */
 
@@ -135,6 +139,8 @@ void cuda_fill_memory(struct ifx_device_ops *ops);  /* memory.c */
 void cuda_fill_streams(struct ifx_device_ops *ops); /* streams.c */
 void cuda_fill_ops(struct ifx_device_ops *ops);     /* ops.c */
 void cuda_fill_linear(struct ifx_device_ops *ops);  /* linear.c */
+void cuda_fill_product(struct ifx_device_ops *ops); /* product.c */
+int32_t product_allow_shared(struct cuda_device *d);
 void cuda_fill_route(struct ifx_device_ops *ops);   /* route.c */
 void cuda_fill_select(struct ifx_device_ops *ops);  /* select.c */
 void cuda_fill_handover(struct ifx_device_ops *ops); /* handover.c */

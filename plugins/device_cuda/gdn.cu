@@ -15,11 +15,6 @@
 
 /* ---- gates ---- */
 
-__device__ __forceinline__ float softplus(float x)
-{
-    return x > 0.0f ? x + log1pf(expf(-x)) : log1pf(expf(x));
-}
-
 KERNEL ifx_gdn_gate(struct ifx_gdn_gate op)
 {
     begin_kernel();

@@ -9,8 +9,9 @@
 
 int32_t cuda_allow_shared(struct cuda_device *d)
 {
-    return cuda_check(d, cudaFuncSetAttribute((const void *)d->kernels[K_delta_chunks], cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                              CHUNKS_SHARED), "shared memory of the delta rule");
+    int32_t status = cuda_check(d, cudaFuncSetAttribute((const void *)d->kernels[K_delta_chunks], cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                        CHUNKS_SHARED), "shared memory of the delta rule");
+    return status ? status : product_allow_shared(d);
 }
 
 /* Values of a row over x, rows over y, which has a limit. */

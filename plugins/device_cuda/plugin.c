@@ -20,6 +20,7 @@ static const struct {
     extern const uint64_t ifx_image_##name##_bytes;
 IMAGE(elementwise)
 IMAGE(linear)
+IMAGE(product)
 IMAGE(gdn)
 IMAGE(route)
 IMAGE(sample)
@@ -30,7 +31,7 @@ static const struct {
     const char *name;
     const unsigned char *data;
 } images[CUDA_IMAGES] = {
-    {"elementwise", ifx_image_elementwise}, {"linear", ifx_image_linear}, {"gdn", ifx_image_gdn},
+    {"elementwise", ifx_image_elementwise}, {"linear", ifx_image_linear}, {"gdn", ifx_image_gdn}, {"product", ifx_image_product},
     {"route", ifx_image_route}, {"sample", ifx_image_sample}, {"residual", ifx_image_residual},
     {"select", ifx_image_select}, {"handover", ifx_image_handover},
 };
@@ -155,6 +156,7 @@ static int32_t open_device(const struct ifx_host *host, const struct ifx_options
     cuda_fill_streams(&d->ops);
     cuda_fill_ops(&d->ops);
     cuda_fill_linear(&d->ops);
+    cuda_fill_product(&d->ops);
     cuda_fill_route(&d->ops);
     cuda_fill_select(&d->ops);
     cuda_fill_handover(&d->ops);

@@ -7,6 +7,7 @@
 #include <stddef.h>
 
 #define FEW_PAIRS    1024u /* as in route.cu */
+#define ROUTE_THREADS 256u /* as in route.cu, a warp a column */
 #define SAMPLE_PARTS 64u   /* as in sample.cu, of 48 bytes each */
 
 static int32_t router(struct ifx_device *dev, void *stream, const struct ifx_router *op)
@@ -44,6 +45,17 @@ static int32_t group(struct ifx_device *dev, void *stream, const struct ifx_grou
     return status ? status : cuda_launch(d, stream, K_group_scatter, grid3(o.experts, 1, 1), 1024, 0, args);
 }
 
+static int32_t route(struct ifx_device *dev, void *stream, const struct ifx_router *router, const struct ifx_group *group)
+{
+    struct ifx_router r = *router;
+    struct ifx_group g = *group;
+    void *args[] = {&r, &g};
+    if (r.n == 0 || r.n > ROUTE_THREADS / 32 || r.n != g.n || r.top_k != g.top_k || r.experts != g.experts || r.ids != g.ids || r.top_k == 0 ||
+        r.top_k > 32 || r.top_k > r.experts || r.experts > 1024)
+        return IFX_EUNSUPPORTED;
+    return cuda_launch(cuda_of(dev), stream, K_route_few, grid3(1, 1, 1), ROUTE_THREADS, 0, args);
+}
+
 static uint64_t sample_ws_bytes(struct ifx_device *dev, uint32_t n, uint32_t vocab)
 {
     (void)dev;
@@ -69,6 +81,7 @@ void cuda_fill_route(struct ifx_device_ops *ops)
     ops->router = router;
     ops->group_ws_bytes = group_ws_bytes;
     ops->group = group;
+    ops->route = route;
     ops->sample_ws_bytes = sample_ws_bytes;
     ops->sample = sample;
 }

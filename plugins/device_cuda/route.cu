@@ -23,7 +23,8 @@ __device__ __forceinline__ float logit_of(uint32_t order)
     return __uint_as_float(order & 0x80000000u ? order ^ 0x80000000u : ~order);
 }
 
-template <uint32_t EACH> __device__ __forceinline__ void route(const struct ifx_router &op, uint64_t t)
+/* Lane r ends with the id of rank r. */
+template <uint32_t EACH> __device__ __forceinline__ int32_t route(const struct ifx_router &op, uint64_t t)
 {
     uint32_t lane = threadIdx.x & 31;
     const float *logits = op.logits + t * op.ldl;
@@ -73,6 +74,7 @@ template <uint32_t EACH> __device__ __forceinline__ void route(const struct ifx_
         op.ids[t * op.top_k + lane] = mine_id;
         op.weights[t * op.top_k + lane] = op.renormalise ? mine / chosen : mine;
     }
+    return mine_id;
 }
 
 template <uint32_t EACH> __device__ __forceinline__ void route_all(const struct ifx_router &op)
@@ -116,7 +118,7 @@ __device__ __forceinline__ void pad_entries(const struct ifx_group &op, uint32_t
     }
 }
 
-enum { FEW_PAIRS = 1024 };
+enum { FEW_PAIRS = 1024, ROUTE_THREADS = 256, ROUTE_PAIRS = 256 };
 
 /* A decode step: one block, a thread an expert, the pairs in shared memory. */
 KERNEL __launch_bounds__(1024) ifx_group_few(struct ifx_group op)
@@ -150,6 +152,48 @@ KERNEL __launch_bounds__(1024) ifx_group_few(struct ifx_group op)
     if (threadIdx.x == 0)
         op.offsets[op.experts] = base;
     pad_entries(op, entry0 < op.n_entries ? entry0 : op.n_entries);
+}
+
+/* A decode step's router and grouping in one: a warp a column, then a thread an expert counts the pairs of lower ones. */
+KERNEL __launch_bounds__(ROUTE_THREADS) ifx_route_few(struct ifx_router router, struct ifx_group op)
+{
+    __shared__ int32_t ids[ROUTE_PAIRS];
+    __shared__ uint32_t first[ROUTE_PAIRS]; /* 1: no pair before has this expert */
+    uint32_t pairs = op.n * op.top_k, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    begin_kernel();
+    if (warp < router.n) {
+        int32_t id = router.experts <= 256 ? route<8>(router, warp) : route<32>(router, warp);
+        if (lane < op.top_k)
+            ids[warp * op.top_k + lane] = id;
+    }
+    __syncthreads();
+    if (threadIdx.x < pairs) {
+        uint32_t before = 0;
+        for (uint32_t p = 0; p < threadIdx.x; p++)
+            before += ids[p] == ids[threadIdx.x];
+        first[threadIdx.x] = before == 0;
+    }
+    __syncthreads();
+    uint32_t touched = 0;
+    for (uint32_t p = 0; p < pairs; p++)
+        touched += first[p];
+    for (uint32_t e = threadIdx.x; e <= op.experts; e += blockDim.x) {
+        uint32_t at = 0, entry = 0, count = 0;
+        for (uint32_t p = 0; p < pairs; p++) {
+            bool lower = ids[p] < (int32_t)e;
+            at += lower;
+            entry += lower && first[p];
+            count += ids[p] == (int32_t)e;
+        }
+        op.offsets[e] = at;
+        if (count > 0 && e < op.experts) {
+            place(op, entry, e);
+            for (uint32_t p = 0; p < pairs; p++)
+                if (ids[p] == (int32_t)e)
+                    op.rows[at++] = p;
+        }
+    }
+    pad_entries(op, touched < op.n_entries ? touched : op.n_entries);
 }
 
 /* A prompt: a block an expert looks through all pairs, once to count and once to place. */

@@ -292,6 +292,85 @@ static int32_t mirror_to_bf16(struct ifx_device *dev, void *stream, const float 
     return finish(m, m->real->ops->to_bf16(m->real, m->stream, x, ldx, n, width, y, ldy));
 }
 
+/* ---- several operations in one ---- */
+
+/* What points to other operations has copies of them. */
+struct product_call {
+    struct ifx_product op;
+    struct ifx_rms_norm norm;
+    struct ifx_gated_norm gated_norm;
+    struct ifx_swiglu swiglu;
+    struct ifx_sigmoid_gate sigmoid_gate;
+    struct ifx_gdn_gate gate;
+    struct ifx_combine combine;
+    struct ifx_add shared, residual;
+};
+
+#define TAKE(member)                                                                                                     \
+    if (op->member) {                                                                                                    \
+        k->member = *op->member;                                                                                         \
+        k->op.member = &k->member;                                                                                       \
+    }
+
+static void map_add(struct mirror *m, struct ifx_add *o)
+{
+    o->x = floats(m, o->x, o->n, o->width, o->ldx), o->gate = floats(m, o->gate, o->n, 1, o->ldg);
+    o->y = floats(m, o->y, o->n, o->width, o->ldy);
+}
+
+static void map_product(struct mirror *m, struct product_call *k, const struct ifx_product *op)
+{
+    *k = (struct product_call){.op = *op};
+    TAKE(norm) TAKE(gated_norm) TAKE(swiglu) TAKE(sigmoid_gate) TAKE(gate) TAKE(combine) TAKE(shared) TAKE(residual)
+    uint32_t n = op->linear.n, cols = op->linear.cols;
+    struct ifx_rms_norm *a = &k->norm;
+    struct ifx_gated_norm *b = &k->gated_norm;
+    struct ifx_swiglu *c = &k->swiglu;
+    struct ifx_sigmoid_gate *d = &k->sigmoid_gate;
+    struct ifx_gdn_gate *g = &k->gate;
+    struct ifx_combine *o = &k->combine;
+    map_linear(m, &k->op.linear);
+    k->op.rounded = map2(m, op->rounded, n, cols, op->ldr, 2);
+    a->x = floats(m, a->x, n, a->width, a->ldx), a->w = floats(m, a->w, a->w_rows, a->width, a->width), a->y = floats(m, a->y, n, a->width, a->ldy);
+    b->x = floats(m, b->x, n, cols, b->ldx), b->z = floats(m, b->z, n, cols, b->ldz), b->w = floats(m, b->w, 1, b->width, b->width);
+    b->y = floats(m, b->y, n, cols, b->ldy);
+    c->gate = floats(m, c->gate, n, cols, c->ldg), c->up = floats(m, c->up, n, cols, c->ldu), c->y = floats(m, c->y, n, cols, c->ldy);
+    d->x = floats(m, d->x, n, cols, d->ldx), d->gate = floats(m, d->gate, n, (d->heads - 1) * d->ldg_head + d->d, d->ldg);
+    g->a = floats(m, g->a, n, g->heads, g->lda), g->b = floats(m, g->b, n, g->heads, g->ldb);
+    g->a_log = floats(m, g->a_log, 1, g->heads, g->heads), g->dt_bias = floats(m, g->dt_bias, 1, g->heads, g->heads);
+    g->g = floats(m, g->g, n, g->heads, g->heads), g->beta = floats(m, g->beta, n, g->heads, g->heads);
+    if (op->combine) {
+        o->parts = floats(m, o->parts, part_rows(op->combine), o->width, o->ldp), o->weights = floats(m, o->weights, n, o->top_k, o->top_k);
+        o->index = map(m, o->index, (uint64_t)n * o->top_k * 4), o->y = floats(m, o->y, n, o->width, o->ldy);
+        map_add(m, &k->shared), map_add(m, &k->residual);
+    }
+}
+
+static int32_t mirror_product(struct ifx_device *dev, void *stream, const struct ifx_product *op)
+{
+    struct mirror *m = mirror_of(dev);
+    struct product_call k;
+    (void)stream;
+    map_product(m, &k, op);
+    begin(m);
+    return finish(m, m->real->ops->product(m->real, m->stream, &k.op));
+}
+
+static int32_t mirror_route(struct ifx_device *dev, void *stream, const struct ifx_router *router, const struct ifx_group *group)
+{
+    struct mirror *m = mirror_of(dev);
+    struct ifx_router r = *router;
+    struct ifx_group o = *group;
+    uint64_t pairs = (uint64_t)r.n * r.top_k;
+    (void)stream;
+    r.logits = floats(m, r.logits, r.n, r.experts, r.ldl), r.ids = map(m, r.ids, pairs * 4), r.weights = floats(m, r.weights, r.n, r.top_k, r.top_k);
+    o.ids = map(m, o.ids, pairs * 4), o.offsets = map(m, o.offsets, (o.experts + 1) * 4ull), o.rows = map(m, o.rows, pairs * 4);
+    o.entries = map(m, o.entries, o.n_entries * 4ull), o.table = map(m, o.table, o.experts * 8ull), o.records = map(m, o.records, o.n_entries * 8ull);
+    o.ws = workspace(m, m->real->ops->group_ws_bytes(m->real, o.n, o.top_k, o.experts));
+    begin(m);
+    return finish(m, m->real->ops->route(m->real, m->stream, &r, &o));
+}
+
 /* ---- what passes through ---- */
 
 static uint64_t linear_ws_bytes(struct ifx_device *dev, uint32_t n, uint32_t cols)
@@ -351,5 +430,9 @@ struct ifx_device *mirror_open(struct ifx_device *real)
         .group = mirror_group, .sample_ws_bytes = sample_ws_bytes, .sample = mirror_sample, .activate = mirror_activate,
         .stream_mix = mirror_stream_mix, .stream_inject = mirror_stream_inject, .stream_gate = mirror_stream_gate,
         .index_append = mirror_index_append, .block_select_ws_bytes = block_select_ws_bytes, .block_select = mirror_block_select};
+    if (real->ops->product)
+        m->ops.product = mirror_product;
+    if (real->ops->route)
+        m->ops.route = mirror_route;
     return &m->base;
 }

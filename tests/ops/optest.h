@@ -67,6 +67,8 @@ void test_elementwise(const struct pair *t, uint32_t rounds);
 void test_delta(const struct pair *t);
 void test_router(const struct pair *t, uint32_t rounds);
 void test_route(const struct pair *t, uint32_t rounds);
+/* rounds: of each */
+void test_product(const struct pair *t, uint32_t rounds);
 void test_edges(const struct pair *t);
 void test_wide_offsets(const struct pair *t);
 void test_threads(const char *plugin, uint32_t level);

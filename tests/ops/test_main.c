@@ -37,6 +37,7 @@ static void run_device(const struct pair *t, const struct golden *g, uint32_t ro
     test_elementwise(t, rounds);
     test_router(t, rounds + rounds / 2);
     test_route(t, rounds);
+    test_product(t, rounds);
     test_delta(t);
     test_edges(t);
     test_streams(t, g);
