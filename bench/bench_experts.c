@@ -3,10 +3,10 @@
  * bench_experts.c - speed of expert banks on the CPU, beside two ceilings measured in the same run:
  *
  *   bench_experts [--cpu LEVEL] [--threads N] [--hidden H] [--inter I] [--experts E] [--top-k K] [--layers L]
- *                 [--reps R] [--seconds S] [--only one|layer] PLUGIN.so ...
+ *                 [--reps R] [--seconds S] [--only one|layer] [--any-order 0|1] PLUGIN.so ...
  *
  * "one expert": a call of n columns on one expert after another of all layers, so that every record comes from
- * memory; with all threads each thread has its own expert.  "layer": every expert that random routing touches,
+ * memory; with --any-order 1 as part of a wider call of the layer (IFX_EXPERT_ANY_ORDER).  With all threads each thread has its own expert.  "layer": every expert that random routing touches,
  * work cut over (expert, row chunk) by one atomic counter.  Weights are random records of the format, mean zero.
  */
 #include "mini_host.h"
@@ -22,7 +22,7 @@
 enum { MAX_THREADS = 512, CHUNK_ROWS = 64 };
 
 struct settings {
-    uint32_t level, threads, hidden, inter, experts, top_k, layers, reps;
+    uint32_t level, threads, hidden, inter, experts, top_k, layers, reps, any_order;
     double seconds;
     const char *only;
 };
@@ -375,7 +375,8 @@ static void one_work(void *ctx, uint32_t worker)
     struct one_job *job = ctx;
     struct bank *b = job->b;
     uint64_t total = (uint64_t)b->s.layers * b->s.experts;
-    struct ifx_expert_call call = {sizeof call, job->n, NULL, b->x, b->s.hidden, NULL, job->scratch[worker]};
+    struct ifx_expert_call call = {.struct_size = sizeof call, .n = job->n, .x = b->x, .ldx = b->s.hidden, .scratch = job->scratch[worker],
+                                   .flags = b->s.any_order ? IFX_EXPERT_ANY_ORDER : 0};
     for (uint32_t i = 0; i < job->calls; i++) {
         uint64_t expert = (job->first + (uint64_t)worker * job->calls + i) % total;
         call.record = b->records + expert * b->record_bytes;
@@ -557,8 +558,10 @@ static void plan(struct layer_job *job, uint32_t threads)
     bytes = 0;
     for (uint32_t e = 0; e < job->n_touched; e++) {
         struct touched *t = &job->touched[e];
-        t->call = (struct ifx_expert_call){
-            sizeof t->call, t->n, NULL, b->x, b->s.hidden, t->columns, job->shared_scratch + bytes};
+        /* as the program does: a call of the layer of more columns than the narrow route takes is free in the order */
+        t->call = (struct ifx_expert_call){.struct_size = sizeof t->call, .n = t->n, .x = b->x, .ldx = b->s.hidden, .x_rows = t->columns,
+                                           .scratch = job->shared_scratch + bytes,
+                                           .flags = job->columns > IFX_NARROW_COLUMNS ? IFX_EXPERT_ANY_ORDER : 0};
         bytes += (b->ops->scratch_bytes(b->instance, t->n) + 127) / 64 * 64;
         if (e >= first)
             job->items[job->n_items++] = (struct item){ITEM_PREPARE, e, 0, 0};
@@ -639,7 +642,8 @@ static int usage(void)
 {
     fprintf(stderr,
             "usage: bench_experts [--cpu LEVEL] [--threads N] [--hidden H] [--inter I] [--experts E]\n"
-            "       [--top-k K] [--layers L] [--reps R] [--seconds S] [--only one|layer] PLUGIN.so ...\n");
+            "       [--top-k K] [--layers L] [--reps R] [--seconds S] [--only one|layer]\n"
+            "       [--any-order 0|1] PLUGIN.so ...\n");
     return 2;
 }
 
@@ -673,6 +677,8 @@ static int parse(int argc, char **argv, struct settings *s, int *first)
             s->reps = number;
         } else if (strcmp(name, "seconds") == 0) {
             s->seconds = strtod(value, NULL);
+        } else if (strcmp(name, "any-order") == 0) {
+            s->any_order = number;
         } else if (strcmp(name, "only") == 0) {
             s->only = value;
         } else {
@@ -702,7 +708,7 @@ int main(int argc, char **argv)
 {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     struct settings s = {
-        mini_detect_level(), cores > 0 ? (uint32_t)cores : 1, 3072, 1024, 256, 8, 3, 7, 0.5, NULL};
+        mini_detect_level(), cores > 0 ? (uint32_t)cores : 1, 3072, 1024, 256, 8, 3, 7, 0, 0.5, NULL};
     int first;
     if (!parse(argc, argv, &s, &first))
         return usage();

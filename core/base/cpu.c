@@ -63,7 +63,7 @@ uint32_t base_cpu_detect(void)
     uint32_t a71 = 0;
     if (a7 >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d))
         a71 = a;
-    if (!BIT(a71, 5))
+    if (!BIT(a71, 5) || !BIT(c7, 1)) /* BF16, VBMI */
         return IFX_CPU_AVX512;
     bool amx = BIT(d7, 22) && BIT(d7, 24) && (xcr0 & 0x60000) == 0x60000;
     return amx && amx_permission() ? IFX_CPU_AMX_BF16 : IFX_CPU_AVX512_BF16;

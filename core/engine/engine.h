@@ -124,6 +124,7 @@ struct ifx_model {
     const char *family_name;
     const struct ifx_model_desc *desc;
     struct ifx_device *dev;
+    bool deterministic; /* --deterministic */
     bool oracle;
     bool host_memory; /* the device's memory is the host's */
     uint32_t device_flags;

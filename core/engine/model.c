@@ -130,6 +130,7 @@ static int32_t set_limits(struct ifx_model *m, const struct ifx_model_options *o
     if (m->prefill_chunk > m->n_ctx)
         m->prefill_chunk = m->n_ctx;
     m->no_graph = o->no_graph;
+    m->deterministic = o->offload.deterministic;
     m->max_sequences = o->max_sequences ? o->max_sequences : 1;
     return IFX_OK;
 }

@@ -91,7 +91,7 @@ static int32_t moe_on_host(struct engine_step *step, uint32_t moe_layer, const f
         return st;
     struct offload_call call = {.layer = &m->moe_layers[moe_layer], .pool = m->ctx->pool, .dev = m->dev,
                                 .stream = m->stream, .n = n, .ids = b->router_ids, .weights = b->router_weights, .y = y,
-                                .ldy = ldy};
+                                .ldy = ldy, .any_order = offload_any_order(n, m->deterministic)};
     if (m->oracle)
         return offload_ref_moe(&call, x, ldx);
     st = m->dev->ops->to_bf16(m->dev, m->stream, x, ldx, n, l->hidden, b->x_bf16, l->hidden);

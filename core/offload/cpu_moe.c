@@ -165,7 +165,8 @@ static void group(struct run *run, const struct layout *ly, const uint16_t *x, u
         struct active *a = &run->active[ly->buckets[c->n - ly->counts[e]]++];
         a->expert = e;
         a->call = (struct ifx_expert_call){.struct_size = sizeof a->call, .n = ly->counts[e],
-                                           .record = l->records + e * l->record_bytes, .x = x, .ldx = ldx};
+                                           .record = l->records + e * l->record_bytes, .x = x, .ldx = ldx,
+                                           .flags = c->any_order ? IFX_EXPERT_ANY_ORDER : 0};
         atomic_init(&a->prepared, 0);
     }
     uint8_t *scratch = ly->scratch;
@@ -334,7 +335,8 @@ int32_t offload_cpu_parts(const struct offload_cpu_call *c, void *ws)
             columns[at + k] = c->pairs[p->first + k] / l->top_k;
         *a = (struct active){.expert = p->expert, .first = p->first};
         a->call = (struct ifx_expert_call){.struct_size = sizeof a->call, .n = p->n, .record = p->record, .x = c->x,
-                                           .ldx = c->ldx, .x_rows = columns + at, .scratch = scratch};
+                                           .ldx = c->ldx, .x_rows = columns + at, .scratch = scratch,
+                                           .flags = c->any_order ? IFX_EXPERT_ANY_ORDER : 0};
         atomic_init(&a->prepared, 0);
         at += p->n;
         scratch += scratch_bytes(l, p->n);

@@ -74,7 +74,8 @@ static int32_t run_job(void *ctx)
     struct offload *o = j->o;
     const struct ifx_expert_device_call *c = &j->call;
     struct offload_cpu_call call = {.layer = &o->config.layers[j->layer], .pool = o->pool, .x = c->x, .ldx = c->ldx,
-                                    .parts = o->job_parts, .pairs = c->rows, .y_rows = c->rows, .y = c->y, .ldy = c->ldy};
+                                    .parts = o->job_parts, .pairs = c->rows, .y_rows = c->rows, .y = c->y, .ldy = c->ldy,
+                                    .any_order = offload_any_order(c->n, o->config.deterministic)};
     uint64_t pairs = 0;
     for (uint32_t i = 0; i < c->n_entries; i++) {
         uint32_t e = c->experts ? c->experts[i] : i;

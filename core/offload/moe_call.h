@@ -120,6 +120,8 @@ struct offload {
     uint32_t last_post;    /* count of the one seen last */
     uint64_t n_posts;      /* enqueued or captured so far */
     void *enqueued;        /* event behind the posts that are to be served */
+    void *watch;  /* stream on which the host is told that the link is through; NULL: it looks */
+    _Atomic uint64_t landed_bits; /* when, as a double's bits; 0: not yet */
     void *beside; /* stream of the misses */
     void *forked, *joined, *grouped, *landed; /* events */
 

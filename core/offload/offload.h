@@ -39,7 +39,14 @@ struct offload_call {
     const float *weights; /* [n, top_k] */
     float *y;             /* [n, hidden], rows ldy apart */
     uint64_t ldy;
+    uint32_t any_order;   /* 1: experts of few columns need no canonical order (IFX_EXPERT_ANY_ORDER) */
 };
+
+/* Whether a call of n columns of the layer leaves its experts free in the order, wherever they are computed. */
+static inline uint32_t offload_any_order(uint32_t n, bool deterministic)
+{
+    return n > IFX_NARROW_COLUMNS && !deterministic;
+}
 
 /* x: bf16 [n, hidden].  Same bits for any pool size.  ws: offload_cpu_ws_bytes, 64-byte aligned, this call's alone; enough for
  * every call of at most n columns.  On an error y is undefined. */
@@ -64,6 +71,7 @@ struct offload_cpu_call {
     const uint32_t *pairs, *y_rows;
     float *y;
     uint64_t ldy;
+    uint32_t any_order; /* as in struct offload_call */
     void (*meanwhile)(void *ctx); /* called on the calling thread between its tasks, often; or NULL */
     void *meanwhile_ctx;
 };

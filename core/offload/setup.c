@@ -222,6 +222,8 @@ static int32_t take_events(struct offload *o)
 {
     void **events[] = {&o->forked, &o->joined, &o->grouped, &o->landed, &o->table_done, &o->enqueued};
     int32_t st = o->ops->stream_create(o->dev, &o->beside);
+    if (!st && o->ops->host_call && !o->virtual_clock)
+        st = o->ops->stream_create(o->dev, &o->watch);
     for (size_t i = 0; i < sizeof events / sizeof *events && !st; i++)
         st = o->ops->event_create(o->dev, events[i]);
     for (uint32_t i = 0; i < OFFLOAD_PROMOTIONS && !st; i++)
@@ -303,6 +305,8 @@ void offload_destroy(struct offload *o)
             o->ops->event_destroy(o->dev, o->promotions[i].landed);
     if (o->beside)
         o->ops->stream_destroy(o->dev, o->beside);
+    if (o->watch)
+        o->ops->stream_destroy(o->dev, o->watch);
     offload_sides_close(o);
     residency_destroy(o->residency);
     cost_destroy(&o->cost);

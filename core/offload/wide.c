@@ -8,6 +8,7 @@
  */
 #include "moe_call.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 /* Records that the device takes at once: fewer, larger pieces of work, but little left to do when the last ones land. */
@@ -237,6 +238,29 @@ static int32_t issue_batch(struct wide *w, uint32_t at, uint32_t n)
     return st;
 }
 
+/* On a thread of the device's: the link is through with what this call asked for. */
+static int32_t stamp(void *ctx)
+{
+    struct offload *o = ctx;
+    double now = offload_now(o);
+    uint64_t bits;
+    memcpy(&bits, &now, sizeof bits);
+    atomic_store(&o->landed_bits, bits);
+    return IFX_OK;
+}
+
+/* The event that tells when all has landed.  The host, busy with its own part, would see it late: what balance learns from is stamped. */
+static int32_t mark_landed(struct wide *w)
+{
+    struct offload *o = w->o;
+    int32_t st = o->ops->event_record(o->dev, o->landed, o->mover.stream);
+    if (st || !o->watch || o->config.mode != OFFLOAD_ASSIST_BALANCE)
+        return st;
+    atomic_store(&o->landed_bits, 0);
+    st = o->ops->event_wait(o->dev, o->landed, o->watch);
+    return st ? st : o->ops->host_call(o->dev, o->watch, stamp, o, NULL);
+}
+
 /* Up to `batches` more of them. */
 static int32_t issue(struct wide *w, uint32_t batches)
 {
@@ -249,7 +273,7 @@ static int32_t issue(struct wide *w, uint32_t batches)
     }
     w->issued_all = w->issued == total;
     if (!st && w->issued_all && total && w->plan.n_cpu)
-        st = o->ops->event_record(o->dev, o->landed, o->mover.stream);
+        st = mark_landed(w);
     return st;
 }
 
@@ -282,7 +306,7 @@ static int32_t compute_share(struct wide *w)
     struct offload_cpu_call call = {.layer = l, .pool = o->pool, .x = o->host_x, .ldx = l->hidden, .n_parts = p->n_cpu,
                                     .parts = o->cpu_parts, .pairs = w->host.rows, .y_rows = o->cpu_rows, .ldy = o->max_hidden,
                                     .y = o->host_parts + (uint64_t)o->index_rows * o->max_hidden, .meanwhile = meanwhile,
-                                    .meanwhile_ctx = w};
+                                    .meanwhile_ctx = w, .any_order = offload_any_order(w->c->n, o->config.deterministic)};
     for (uint32_t i = 0; i < pairs; i++)
         index[i] = i;
     for (uint32_t i = 0; i < p->n_cpu; i++) {
@@ -392,6 +416,11 @@ static void observe_link(struct wide *w)
         w->landed = true;
         w->landed_at = offload_now(o);
     }
+    uint64_t bits = o->watch ? atomic_load(&o->landed_bits) : 0;
+    double stamped = 0;
+    memcpy(&stamped, &bits, sizeof bits);
+    if (w->landed && stamped > w->began)
+        w->landed_at = stamped;
     if (w->landed && n)
         cost_observe_link(&o->cost, w->c->layer, o->cost.base.link_fixed + n * o->cost.base.link_record,
                           w->landed_at - w->began);

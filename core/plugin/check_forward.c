@@ -63,7 +63,8 @@ bool forward_open(struct expert *e, struct forward *f, uint32_t n, uint64_t seed
         shuffle(&r, f->x_rows, rows);
         shuffle(&r, f->y_rows, rows);
     }
-    f->call = (struct ifx_expert_call){sizeof f->call, n, e->record.data, x, ldx, f->x_rows, f->scratch.data};
+    f->call = (struct ifx_expert_call){.struct_size = sizeof f->call, .n = n, .record = e->record.data, .x = x, .ldx = ldx,
+                                       .x_rows = f->x_rows, .scratch = f->scratch.data};
     for (uint32_t i = 0; i < n; i++) {
         struct rng column = {seed * 1000003u + i}; /* column i is the same in calls of any width */
         for (uint32_t k = 0; k < H; k++)

@@ -9,7 +9,7 @@
  * Numerics (numerics.h has the exact forms): inputs of each product are bf16 (round to nearest even), decoded
  * weights are exact, accumulation is float32.  The hidden value silu(g) * u is computed in float32 (g = gate x, u = up x) and
  * rounded to bf16 once.  A call of at most IFX_NARROW_COLUMNS columns must give the bits of the canonical order
- * of numerics.h at every CPU level; a wider call may use any order.  In a call of any width, where the row ranges are cut
+ * of numerics.h at every CPU level, unless it says IFX_EXPERT_ANY_ORDER; a wider call may use any order.  In a call of any width, where the row ranges are cut
  * must not change a bit (the number of threads decides that).
  *
  * Format tier: the struct is append-only, a plugin built with an older, shorter one keeps working, and a NULL
@@ -69,6 +69,10 @@ struct ifx_expert_tensors {
     struct ifx_expert_source matrix[3]; /* IFX_GATE, IFX_UP, IFX_DOWN */
 };
 
+/* In ifx_expert_call.flags: at most IFX_NARROW_COLUMNS columns too may be computed in any order, for they are part of a wider
+ * call of the layer, whose other experts are.  Row ranges still change nothing, and n and the flags must decide the order alone. */
+#define IFX_EXPERT_ANY_ORDER 1u
+
 /* One expert's work on the CPU.  The caller keeps it unchanged from prepare to the last down.
  * x: bf16 activations; column i is the H values at x + x_rows[i] * ldx (x_rows NULL: row i). */
 struct ifx_expert_call {
@@ -79,6 +83,8 @@ struct ifx_expert_call {
     uint64_t ldx;
     const uint32_t *x_rows;
     void *scratch; /* scratch_bytes(bank, n) bytes, 64-byte aligned, this call's alone */
+    uint32_t flags; /* IFX_EXPERT_*; a bank may leave any of them out of account */
+    uint32_t reserved;
 };
 
 /* Work of a device on several experts of one layer.  A routing of n columns to top_k experts each makes n * top_k pairs;

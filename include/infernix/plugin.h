@@ -58,7 +58,7 @@ extern "C" {
 #define IFX_CPU_SCALAR      0u /* "scalar": baseline x86-64, any other CPU */
 #define IFX_CPU_AVX2        1u /* "avx2": AVX2, FMA, F16C */
 #define IFX_CPU_AVX512      2u /* "avx512": F, BW, VL, DQ, VNNI not assumed */
-#define IFX_CPU_AVX512_BF16 3u /* "avx512_bf16" */
+#define IFX_CPU_AVX512_BF16 3u /* "avx512_bf16"; with VBMI */
 #define IFX_CPU_AMX_BF16    4u /* "amx_bf16": AMX-TILE, AMX-BF16; permission to use tile data was obtained */
 
 /* The block in section ".ifx_plugin".  Fixed-size text, no pointers: it can be read from the file. */

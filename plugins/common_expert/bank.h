@@ -48,6 +48,7 @@ struct expert_bank {
     const void *tables; /* look-up tables of the format, or NULL */
     const struct expert_route *narrow;
     const struct expert_route *wide;
+    uint32_t wide_from; /* columns at which the wide route is the faster one, where any order will do */
     uint32_t hidden;
     uint32_t inter;
     uint32_t level;
@@ -64,6 +65,7 @@ struct expert_bank {
 struct expert_routes {
     const struct expert_route *narrow;
     const struct expert_route *wide;
+    uint32_t wide_from; /* of `wide`; 0: as soon as the narrow route ends */
 };
 
 static inline uint32_t expert_div_up(uint32_t a, uint32_t b)

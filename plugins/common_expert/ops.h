@@ -24,8 +24,10 @@ static void expert_pick_routes(struct expert_bank *bank, uint32_t allowed)
         bank->level = level;
         if (routes->narrow)
             bank->narrow = routes->narrow;
-        if (routes->wide)
+        if (routes->wide) {
             bank->wide = routes->wide;
+            bank->wide_from = routes->wide_from ? routes->wide_from : IFX_NARROW_COLUMNS + 1;
+        }
     }
 }
 
@@ -86,8 +88,9 @@ static int32_t expert_decode_row(void *instance, const void *record, uint32_t ma
 static uint64_t expert_scratch_bytes(void *instance, uint32_t n)
 {
     const struct expert_bank *bank = instance;
-    const struct expert_route *route = n <= IFX_NARROW_COLUMNS ? bank->narrow : bank->wide;
-    return n ? route->scratch_bytes(bank, n) : 0;
+    uint64_t narrow = n && n <= IFX_NARROW_COLUMNS ? bank->narrow->scratch_bytes(bank, n) : 0;
+    uint64_t wide = n && n >= bank->wide_from ? bank->wide->scratch_bytes(bank, n) : 0;
+    return narrow > wide ? narrow : wide;
 }
 
 static int32_t expert_check_call(const struct expert_bank *bank, const struct ifx_expert_call *call)
@@ -100,7 +103,9 @@ static int32_t expert_check_call(const struct expert_bank *bank, const struct if
 static const struct expert_route *expert_route_of(const struct expert_bank *bank,
                                                   const struct ifx_expert_call *call)
 {
-    return call->n <= IFX_NARROW_COLUMNS ? bank->narrow : bank->wide;
+    const int any_order =
+        call->struct_size >= offsetof(struct ifx_expert_call, reserved) && (call->flags & IFX_EXPERT_ANY_ORDER);
+    return call->n <= IFX_NARROW_COLUMNS && !(any_order && call->n >= bank->wide_from) ? bank->narrow : bank->wide;
 }
 
 static int32_t expert_prepare(void *instance, const struct ifx_expert_call *call)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * tile_avx512_bf16.h - wide_product with AVX-512-BF16: a chunk of weights decoded into tile rows, then each
- * pair of positions broadcast against 16 columns.  The object supplies BANK_TILE_DIRECT and bank_tile_line as in
+ * pair of positions broadcast against 16 columns.  The object supplies BANK_TILE_DIRECT, bank_tile_open and bank_tile_line as in
  * tile_amx.h.
  */
 #ifndef COMMON_EXPERT_TILE_AVX512_BF16_H
@@ -11,7 +11,7 @@
 
 #include <immintrin.h>
 
-_Static_assert(BANK_TILE_PARTS == 1, "weights of more than 8 bits take the float32 route of AVX-512");
+_Static_assert(!BANK_TILE_SCALED, "weights of more than 8 bits take the float32 route of AVX-512");
 
 enum {
     TILE_PER_BLOCK = BANK_BLOCK_K / 32,
@@ -73,7 +73,7 @@ static inline __attribute__((always_inline)) void tile_rows(const uint8_t *a, ui
 
 /* The same for the first 8 columns of one tile, half as many vector operations: R rows. */
 static inline __attribute__((always_inline)) void tile_rows_half(const uint8_t *a, uint32_t chunk_tiles, const uint32_t *b,
-                                                                 float *c, const uint32_t R)
+                                                                 float *c, const uint8_t *ahead, uint32_t stride, const uint32_t R)
 {
     __m256 acc[16];
 #pragma GCC unroll 16
@@ -82,6 +82,8 @@ static inline __attribute__((always_inline)) void tile_rows_half(const uint8_t *
     for (uint32_t t = 0; t < chunk_tiles; t++, a += TILE_PAIR_BYTES, b += TILE_WORDS)
         for (uint32_t i = 0; i < 16; i++) {
             __m256bh x = (__m256bh)_mm256_loadu_si256((const __m256i *)(b + i * 16));
+            _mm_prefetch((const char *)ahead, _MM_HINT_T0);
+            ahead += stride;
 #pragma GCC unroll 16
             for (uint32_t r = 0; r < R; r++) {
                 int32_t pair;
@@ -96,10 +98,12 @@ static inline __attribute__((always_inline)) void tile_rows_half(const uint8_t *
 
 static void tile_decode(const void *tables, const uint8_t *block, uint8_t *out)
 {
-    for (uint32_t r = 0; r < EXPERT_BLOCK_ROWS; r++) {
-        if (!BANK_TILE_DIRECT)
-            bank_tile_line(tables, expert_line(block, r), expert_scales(block, r), out + r * 64);
-    }
+    struct bank_tile_scales scales;
+    if (BANK_TILE_DIRECT)
+        return;
+    bank_tile_open(expert_scales(block, 0), &scales);
+    for (uint32_t r = 0; r < EXPERT_BLOCK_ROWS; r++)
+        bank_tile_line(tables, expert_line(block, r), &scales, r, out + r * 64);
 }
 
 static void wide_product(const struct expert_bank *bank, const uint8_t *panel, uint32_t blocks, const uint32_t *b,
@@ -129,7 +133,8 @@ static void wide_product(const struct expert_bank *bank, const uint8_t *panel, u
                 tile_rows(a + r * 64, count * TILE_PER_BLOCK, x + j * b_next, b_next, c + (size_t)j * 512 + r * 16,
                           j ? a : ahead + count * BANK_BLOCK_BYTES / EXPERT_BLOCK_ROWS * r, j ? 0 : TILE_STRIDE(16), 16, 1);
         for (uint32_t r = 0; j < n_tiles && r < EXPERT_BLOCK_ROWS; r += 16)
-            tile_rows_half(a + r * 64, count * TILE_PER_BLOCK, x + j * b_next, c + (size_t)j * 512 + r * 16, 16);
+            tile_rows_half(a + r * 64, count * TILE_PER_BLOCK, x + j * b_next, c + (size_t)j * 512 + r * 16,
+                           j ? a : ahead + count * BANK_BLOCK_BYTES / EXPERT_BLOCK_ROWS * r, j ? 0 : TILE_STRIDE(16), 16);
     }
 }
 

@@ -12,6 +12,6 @@
 
 const struct expert_routes *bank_routes_amx_bf16(void)
 {
-    static const struct expert_routes routes = {NULL, &wide_route};
+    static const struct expert_routes routes = {NULL, &wide_route, 6};
     return &routes;
 }

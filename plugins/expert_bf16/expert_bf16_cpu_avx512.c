@@ -32,6 +32,6 @@ static inline vec bank_row_step(const struct bank_row *row, uint32_t step)
 
 const struct expert_routes *bank_routes_avx512(void)
 {
-    static const struct expert_routes routes = {&narrow_route, &wide_route};
+    static const struct expert_routes routes = {&narrow_route, &wide_route, 0};
     return &routes;
 }

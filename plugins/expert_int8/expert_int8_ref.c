@@ -8,6 +8,6 @@
 
 const struct expert_routes *bank_routes_scalar(void)
 {
-    static const struct expert_routes routes = {&scalar_route, &scalar_route};
+    static const struct expert_routes routes = {&scalar_route, &scalar_route, 0};
     return &routes;
 }

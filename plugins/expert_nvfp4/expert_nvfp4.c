@@ -124,7 +124,8 @@ static int32_t bank_make_tables(const struct ifx_host *host, const void **tables
         t->scale[s] = ifx_e4m3_to_f32((uint8_t)s);
         for (uint32_t c = 0; c < 16; c++) {
             t->product[s][c] = ifx_e2m1_to_f32((uint8_t)c) * t->scale[s];
-            t->product_low[s][c] = ifx_f32_bits(t->product[s][c]) >> 16;
+            t->halves[s][0][c] = (uint8_t)(ifx_f32_bits(t->product[s][c]) >> 16);
+            t->halves[s][1][c] = (uint8_t)(ifx_f32_bits(t->product[s][c]) >> 24);
         }
     }
     *tables = t;

@@ -48,11 +48,11 @@ static inline float bank_tensor_scale(const void *record, uint32_t matrix)
     return scale;
 }
 
-/* What the vector objects look up: for each e4m3 code and each e2m1 code their product, as float32 and as a bf16
- * in the low half of a word; and the e4m3 codes alone. */
+/* What the vector objects look up: for each e4m3 code and each e2m1 code their product, as float32 and as a bf16 (the lower bytes
+ * of the 16 products, then the upper ones); and the e4m3 codes alone. */
 struct bank_tables {
     float product[256][16];
-    uint32_t product_low[256][16];
+    uint8_t halves[256][2][16];
     float scale[256];
 };
 

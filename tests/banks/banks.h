@@ -24,6 +24,7 @@ struct fixture {
     struct ifx_expert_shape shape;
     void *bank;
     uint8_t *record; /* the suite's, not the fixture's */
+    uint32_t flags;  /* of calls */
 };
 
 int expect(struct suite *suite, int ok, const char *format, ...) __attribute__((format(printf, 3, 4)));

@@ -124,7 +124,8 @@ int run_call(struct suite *suite, const struct fixture *f, const uint16_t *x, ui
         exit(99);
     for (uint32_t c = 0; c < n; c++) /* the output goes to the rows in reverse order */
         rows[c] = n - 1 - c;
-    struct ifx_expert_call call = {sizeof call, n, f->record, x, h, NULL, guarded(scratch_bytes, 0xff)};
+    struct ifx_expert_call call = {.struct_size = sizeof call, .n = n, .record = f->record, .x = x, .ldx = h,
+                                   .scratch = guarded(scratch_bytes, 0xff), .flags = f->flags};
     float *out = guarded(y_bytes, 0xfe);
     int32_t status = ops->prepare ? ops->prepare(f->bank, &call) : 0;
     count = cut_rows(f->shape.inter, granule, cuts, &seed, at);

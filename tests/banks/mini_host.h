@@ -97,7 +97,7 @@ static inline uint32_t mini_detect_level(void)
     if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
         !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq"))
         return IFX_CPU_AVX2;
-    if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & 1u << 5))
+    if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & 1u << 5) || !__builtin_cpu_supports("avx512vbmi"))
         return IFX_CPU_AVX512;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & 1u << 22) || !(d & 1u << 24) || !mini_amx_permission())
         return IFX_CPU_AVX512_BF16;

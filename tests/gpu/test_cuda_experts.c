@@ -202,7 +202,8 @@ static void cpu_expert(struct bank *b, const struct routing *r, uint32_t e, cons
     uint32_t *columns = need(n * sizeof *columns);
     for (uint32_t i = 0; i < n; i++)
         columns[i] = pairs[i] / r->top_k;
-    struct ifx_expert_call c = {sizeof c, n, record, x, ldx, columns, need(b->ops->scratch_bytes(b->bank, n))};
+    struct ifx_expert_call c = {.struct_size = sizeof c, .n = n, .record = record, .x = x, .ldx = ldx, .x_rows = columns,
+                                .scratch = need(b->ops->scratch_bytes(b->bank, n))};
     int32_t status = b->ops->prepare(b->bank, &c);
     status = status ? status : b->ops->gate_up(b->bank, &c, 0, b->shape.inter);
     status = status ? status : b->ops->down(b->bank, &c, 0, b->shape.hidden, y, ldy, pairs);

@@ -194,7 +194,7 @@ void rig_draw(struct rig *r, uint32_t layer, uint32_t n, uint32_t skew, uint64_t
         r->x[i] = ifx_f32_to_bf16(rig_float(seed));
     draw_ids(r, layer, n, skew, seed);
     struct offload_call c = {.layer = l, .pool = r->pool, .dev = r->cpu, .n = n, .ids = r->ids, .weights = r->weights,
-                             .y = r->want, .ldy = l->hidden};
+                             .y = r->want, .ldy = l->hidden, .any_order = offload_any_order(n, r->config.deterministic)};
     OK(offload_cpu_moe(&c, r->x, l->hidden, r->ws));
     memset(r->y, 0xee, (uint64_t)n * l->hidden * sizeof *r->y);
 }

@@ -37,7 +37,7 @@ uint32_t minihost_detect(void)
     if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl") ||
         !__builtin_cpu_supports("avx512dq"))
         return IFX_CPU_AVX2;
-    if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & (1u << 5)))
+    if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & (1u << 5)) || !__builtin_cpu_supports("avx512vbmi"))
         return IFX_CPU_AVX512;
     return amx_usable() ? IFX_CPU_AMX_BF16 : IFX_CPU_AVX512_BF16;
 }
