@@ -16,7 +16,7 @@
 enum {
     TILE = 512,
     TILE_K = 32,
-    KC = 256, /* inputs a block: two tiles of columns of it stay in the first-level cache */
+    KC = 512, /* inputs a block: fewer, and the sums are loaded and stored too often */
     TILES_KC = KC / TILE_K
 };
 
