@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # nvcc.sh NVCC "ARCHITECTURES" OUT.c [FLAG...] IN.cu: compiles the kernels of IN.cu and writes C source that holds them.
 #
-# OUT.fatbin gets machine code for every architecture (90 120) and PTX of the first, for those that come after.  OUT.c defines
+# OUT.fatbin gets machine code for every architecture (90, as 90a, and 120) and PTX of the first, for those that come after.  OUT.c defines
 #   const unsigned char ifx_image_NAME[]; const uint64_t ifx_image_NAME_bytes;     (NAME: IN without .cu)
 # which a plugin gives to ifx_compute.module_load.  OUT.d lists what OUT.c depends on, for make.
 #
@@ -62,7 +62,8 @@ fi
 code=
 first=
 for a in $archs; do
-  code="$code -gencode arch=compute_$a,code=sm_$a"
+  # 90a: with the instructions that only Hopper has
+  case $a in 90) code="$code -gencode arch=compute_90a,code=sm_90a" ;; *) code="$code -gencode arch=compute_$a,code=sm_$a" ;; esac
   first=${first:-$a}
 done
 code="$code -gencode arch=compute_$first,code=compute_$first"

@@ -37,6 +37,10 @@ struct ifx_compute {
     /* Enqueues on a stream; returns at once.  args: addresses of the kernel's parameters, in order.  May be captured. */
     int32_t (*launch)(const struct ifx_compute *c, void *stream, void *kernel, const uint32_t grid[3],
                       const uint32_t block[3], uint32_t dynamic_shared, void *const *args);
+    /* The same, but the kernel may start while what is in front of it ends.  For kernels of which every block waits by itself
+     * (CUDA: griddepcontrol.wait) before it touches what others write or read, and before it ends.  NULL: there is only launch. */
+    int32_t (*launch_early)(const struct ifx_compute *c, void *stream, void *kernel, const uint32_t grid[3],
+                            const uint32_t block[3], uint32_t dynamic_shared, void *const *args);
 };
 
 #ifdef __cplusplus

@@ -16,6 +16,18 @@
 
 #define IFX_DEV static __device__ __forceinline__
 
+/* For kernels started by ifx_compute.launch_early.  The next such kernel of the stream may start, once all blocks have said so or ended. */
+IFX_DEV void ifx_let_next_start(void)
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+/* Returns when everything that was enqueued in front of this kernel has ended and what it wrote is there.  Every block calls it. */
+IFX_DEV void ifx_wait_for_last(void)
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
 IFX_DEV uint32_t ifx_smem(const void *p)
 {
     return (uint32_t)__cvta_generic_to_shared(p);

@@ -9,7 +9,10 @@
 
 enum {
     EXPERT_NARROW_THREADS = 256,
+    EXPERT_NARROW_BLOCKS = 2,    /* of a stage */
+    EXPERT_NARROW_FIXED = 3072,  /* shared memory: barriers, column addresses, scratch */
     EXPERT_WIDE_THREADS = 128,
+    EXPERT_GROUPED_THREADS = 256, /* the same on Hopper: two warpgroups */
     EXPERT_WIDE_PANELS = 4,   /* panels of a wide block, one a warp */
     EXPERT_WIDE_COLUMNS = 128 /* most columns of a wide tile */
 };

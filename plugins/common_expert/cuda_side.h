@@ -16,27 +16,28 @@ extern const unsigned char BANK_CUDA_IMAGE[];
 extern const uint64_t BANK_CUDA_IMAGE_BYTES;
 
 enum {
-    CUDA_NARROW_FIXED = 2048, /* barriers, column addresses, scratch */
-    CUDA_NARROW_STAGE_BLOCKS = 2,
-    CUDA_NARROW_STAGE = CUDA_NARROW_STAGE_BLOCKS * BANK_BLOCK_BYTES,
-    CUDA_NARROW_STAGE_K = CUDA_NARROW_STAGE_BLOCKS * BANK_BLOCK_K,
-    CUDA_NARROW_STAGES = 8, /* most stages of a ring: what is under way at once */
+    CUDA_NARROW_RING = 16, /* most blocks of a ring: what is under way at once */
     CUDA_NARROW_FLOATS = 8192,
     CUDA_NARROW_BLOCKS = 3, /* blocks of threads that a multiprocessor holds */
     CUDA_NARROW_EACH = 8,   /* most panels of a block */
     CUDA_NARROW_MIXED = 2,  /* the same where wide experts are in the call, so that few may be narrow */
-    CUDA_NARROW_SHARED = CUDA_NARROW_FIXED + CUDA_NARROW_STAGES * CUDA_NARROW_STAGE + CUDA_NARROW_FLOATS * 4,
+    CUDA_NARROW_SHARED = EXPERT_NARROW_FIXED + CUDA_NARROW_RING * BANK_BLOCK_BYTES + CUDA_NARROW_FLOATS * 4,
     CUDA_WIDE_SHARED = 1024 + EXPERT_WIDE_PANELS * BANK_CUDA_SCRATCH +
-                       BANK_CUDA_STAGES * (EXPERT_WIDE_COLUMNS * BANK_CUDA_STEP * 2 + EXPERT_WIDE_PANELS * BANK_CUDA_RAW)
+                       BANK_CUDA_STAGES * (EXPERT_WIDE_COLUMNS * BANK_CUDA_STEP * 2 + EXPERT_WIDE_PANELS * BANK_CUDA_RAW),
+    /* twice the scratch, and the start at a multiple of 1024 */
+    CUDA_GROUPED_SHARED = CUDA_WIDE_SHARED + 1024 + EXPERT_WIDE_PANELS * BANK_CUDA_SCRATCH
 };
-_Static_assert(CUDA_NARROW_FLOATS >= IFX_NARROW_COLUMNS * CUDA_NARROW_STAGE_K, "a stage of all columns fits");
+_Static_assert(CUDA_NARROW_FLOATS >= IFX_NARROW_COLUMNS * EXPERT_NARROW_BLOCKS * BANK_BLOCK_K, "a stage of all columns fits");
 _Static_assert(CUDA_NARROW_SHARED <= 99 * 1024 && CUDA_WIDE_SHARED <= 99 * 1024, "what a block of sm_120 may have");
 
 enum { CUDA_NARROW_GATE_UP, CUDA_NARROW_DOWN, CUDA_PLAN, CUDA_WIDE_GATE_UP, CUDA_WIDE_DOWN, CUDA_KERNELS };
 
+
 struct expert_side {
     const struct ifx_compute *compute;
     void *module;
+    int early; /* compute has launch_early */
+    uint32_t wide_threads, wide_shared;
     void *kernel[CUDA_KERNELS];
 };
 
@@ -56,7 +57,8 @@ static int32_t expert_device_open(void *instance, const struct ifx_compute *comp
     static const struct {
         const char *name;
         uint32_t shared;
-    } kernels[CUDA_KERNELS] = {{"expert_narrow_gate_up", CUDA_NARROW_SHARED},
+    } hopper[] = {{"expert_grouped_gate_up", CUDA_GROUPED_SHARED}, {"expert_grouped_down", CUDA_GROUPED_SHARED}},
+      kernels[CUDA_KERNELS] = {{"expert_narrow_gate_up", CUDA_NARROW_SHARED},
                                {"expert_narrow_down", CUDA_NARROW_SHARED},
                                {"expert_plan", 0},
                                {"expert_wide_gate_up", CUDA_WIDE_SHARED},
@@ -71,9 +73,16 @@ static int32_t expert_device_open(void *instance, const struct ifx_compute *comp
     if (!side)
         return IFX_ENOMEM;
     *side = (struct expert_side){.compute = compute};
+    side->early = compute->struct_size > offsetof(struct ifx_compute, launch_early) && compute->launch_early;
     int32_t status = compute->module_load(compute, BANK_CUDA_IMAGE, BANK_CUDA_IMAGE_BYTES, &side->module);
-    for (uint32_t i = 0; i < CUDA_KERNELS && !status; i++)
-        status = compute->kernel(compute, side->module, kernels[i].name, kernels[i].shared, &side->kernel[i]);
+    const int is_hopper = compute->arch == 90;
+    for (uint32_t i = 0; i < CUDA_KERNELS && !status; i++) {
+        const uint32_t which = is_hopper && i >= CUDA_WIDE_GATE_UP ? i - CUDA_WIDE_GATE_UP : UINT32_MAX;
+        const char *name = which == UINT32_MAX ? kernels[i].name : hopper[which].name;
+        status = compute->kernel(compute, side->module, name, which == UINT32_MAX ? kernels[i].shared : hopper[which].shared, &side->kernel[i]);
+    }
+    side->wide_threads = is_hopper ? EXPERT_GROUPED_THREADS : EXPERT_WIDE_THREADS;
+    side->wide_shared = is_hopper ? CUDA_GROUPED_SHARED : CUDA_WIDE_SHARED;
     if (status) {
         expert_device_close(instance, side);
         return status;
@@ -121,22 +130,27 @@ static int32_t expert_launch(const struct expert_side *side, void *stream, uint3
 {
     const uint32_t grid[3] = {x, y, 1}, block[3] = {threads, 1, 1};
     void *list[1] = {args};
-    return side->compute->launch(side->compute, stream, side->kernel[kernel], grid, block, shared, list);
+    const struct ifx_compute *c = side->compute;
+    return (side->early ? c->launch_early : c->launch)(c, stream, side->kernel[kernel], grid, block, shared, list);
 }
 
-static int32_t expert_launch_narrow(const struct expert_side *side, void *stream, uint32_t kernel, uint32_t panels, uint32_t blocks,
+/* down: the second of the two products. */
+static int32_t expert_launch_narrow(const struct expert_bank *bank, const struct expert_side *side, void *stream, int down,
                                     uint32_t columns, int mixed, struct expert_cuda_args *args)
 {
-    const uint32_t stages = expert_div_up(blocks, CUDA_NARROW_STAGE_BLOCKS);
-    const uint64_t floats = (uint64_t)stages * CUDA_NARROW_STAGE_K * columns;
-    const uint64_t each = (uint64_t)panels * args->n_entries / (CUDA_NARROW_BLOCKS * (uint64_t)side->compute->multiprocessors);
+    const uint32_t panels = down ? bank->down_panels : bank->gu_panels, blocks = down ? bank->down_blocks : bank->gu_blocks;
+    const uint32_t stages = expert_div_up(blocks, EXPERT_NARROW_BLOCKS), ring = CUDA_NARROW_RING / EXPERT_NARROW_BLOCKS;
+    const uint64_t floats = (uint64_t)stages * EXPERT_NARROW_BLOCKS * BANK_BLOCK_K * columns;
+    const uint64_t places = CUDA_NARROW_BLOCKS * (uint64_t)side->compute->multiprocessors;
+    const uint64_t each = ((uint64_t)panels * args->n_entries + places - 1) / places;
     const uint32_t most = mixed ? CUDA_NARROW_MIXED : CUDA_NARROW_EACH;
     args->each = each < 1 ? 1 : each < most ? (uint32_t)each : most;
     const uint64_t total = (uint64_t)stages * args->each;
-    args->stages = total < CUDA_NARROW_STAGES ? (uint32_t)total : CUDA_NARROW_STAGES;
+    args->stages = total < ring ? (uint32_t)total : ring;
     args->x_floats = floats < CUDA_NARROW_FLOATS ? (uint32_t)floats : CUDA_NARROW_FLOATS;
-    return expert_launch(side, stream, kernel, expert_div_up(panels, args->each), args->n_entries, EXPERT_NARROW_THREADS,
-                         CUDA_NARROW_FIXED + args->stages * CUDA_NARROW_STAGE + args->x_floats * 4, args);
+    return expert_launch(side, stream, down ? CUDA_NARROW_DOWN : CUDA_NARROW_GATE_UP, expert_div_up(panels, args->each), args->n_entries,
+                         EXPERT_NARROW_THREADS,
+                         EXPERT_NARROW_FIXED + args->stages * EXPERT_NARROW_BLOCKS * BANK_BLOCK_BYTES + args->x_floats * 4, args);
 }
 
 static int32_t expert_launch_wide(const struct expert_bank *bank, const struct expert_side *side, void *stream, uint32_t tiles,
@@ -145,10 +159,10 @@ static int32_t expert_launch_wide(const struct expert_bank *bank, const struct e
     int32_t status = expert_launch(side, stream, CUDA_PLAN, 1, 1, 1024, 0, args);
     if (!status)
         status = expert_launch(side, stream, CUDA_WIDE_GATE_UP, expert_div_up(bank->gu_panels, EXPERT_WIDE_PANELS), tiles,
-                               EXPERT_WIDE_THREADS, CUDA_WIDE_SHARED, args);
+                               side->wide_threads, side->wide_shared, args);
     if (!status)
         status = expert_launch(side, stream, CUDA_WIDE_DOWN, expert_div_up(bank->down_panels, EXPERT_WIDE_PANELS), tiles,
-                               EXPERT_WIDE_THREADS, CUDA_WIDE_SHARED, args);
+                               side->wide_threads, side->wide_shared, args);
     return status;
 }
 
@@ -204,9 +218,9 @@ static int32_t expert_device_forward(void *instance, void *opened, void *stream,
     if (mixed)
         status = expert_launch_wide(bank, side, stream, (uint32_t)tiles, &args);
     if (!status)
-        status = expert_launch_narrow(side, stream, CUDA_NARROW_GATE_UP, bank->gu_panels, bank->gu_blocks, narrow, mixed, &args);
+        status = expert_launch_narrow(bank, side, stream, 0, narrow, mixed, &args);
     if (!status)
-        status = expert_launch_narrow(side, stream, CUDA_NARROW_DOWN, bank->down_panels, bank->down_blocks, narrow, mixed, &args);
+        status = expert_launch_narrow(bank, side, stream, 1, narrow, mixed, &args);
     return status;
 }
 

@@ -8,13 +8,16 @@
  * depend on registers.  Columns that fit in shared memory are fetched once for all panels.  Half a warp is the 16
  * accumulators of a row: thread l of it has lane l of rows r and r + 16 of the panel (gate and up of one hidden value).
  *
+ * A kernel starts while the one before it ends.  gate_up needs the routing first; down knows it by then (all blocks of gate_up have
+ * waited before they let it start), so its weights are under way before the hidden values are there.
+ *
  * The format is a class F:
  *   BLOCK_K, BLOCK_BYTES, HEADER            as in bank.h
  *   VECTOR                                  positions of a lane that lie together in shared memory: 2 or 4
  *   X_SCALE                                 a power of two by which x is multiplied, and decode divides by
- *   open(stage, warp, lane, scratch)        once a stage and warp: scales of the warp's rows, of both blocks
- *   decode(block, b, row, slot, l, scratch, w)   the BLOCK_K / 16 weights of lane l of a row in the stage's block b; slot 0..3:
- *                                           which of the warp's rows it is
+ *   open(stage, warp, lane, scratch)        once a stage and warp: scales of the warp's rows, of all blocks of the stage
+ *   decode(block, b, row, slot, l, scratch, w)   the BLOCK_K / 16 weights of lane l of a row in the stage's block b; slot
+ *                                           0..3: which of the warp's rows (narrow_row) it is
  *   tensor_scale(record, matrix)
  */
 #ifndef COMMON_EXPERT_NARROW_CUH
@@ -25,7 +28,13 @@
 
 #include "cuda_args.h"
 
-enum { NARROW_STAGE_BLOCKS = 2, NARROW_SCRATCH_WORDS = 32, NARROW_FIXED = 2048 };
+enum { NARROW_SCRATCH_WORDS = 32 };
+
+/* Row of the panel in one of a warp's slots. */
+IFX_DEV uint32_t narrow_row(uint32_t warp, uint32_t slot)
+{
+    return 16u * (slot / 2u) + 2u * warp + slot % 2u;
+}
 
 /* Entry of a block of threads: how many columns, where its pairs begin. */
 struct narrow_entry {
@@ -34,16 +43,27 @@ struct narrow_entry {
     uint32_t offset;
 };
 
-IFX_DEV struct narrow_entry narrow_open(const struct expert_cuda_args &a, uint32_t entry)
+/* Its record, or NULL: then there is nothing to do.  All that comes from the routing is read past the first-level cache: what lies there
+ * may be older than this kernel's start. */
+IFX_DEV const uint8_t *narrow_record(const struct expert_cuda_args &a, uint32_t entry, uint32_t *expert)
 {
-    struct narrow_entry e = {(const uint8_t *)a.records[entry], 0, 0};
-    const uint32_t expert = a.experts ? a.experts[entry] : entry;
-    if (e.record != NULL && expert != UINT32_MAX) {
-        e.offset = a.offsets[expert];
-        e.n = a.offsets[expert + 1] - e.offset;
-    }
+    const uint8_t *record = (const uint8_t *)__ldcg((const unsigned long long *)a.records + entry);
+    *expert = a.experts ? __ldcg(a.experts + entry) : entry;
+    return *expert != UINT32_MAX ? record : NULL;
+}
+
+IFX_DEV struct narrow_entry narrow_open(const struct expert_cuda_args &a, const uint8_t *record, uint32_t expert)
+{
+    const uint32_t offset = __ldcg(a.offsets + expert);
+    const struct narrow_entry e = {record, __ldcg(a.offsets + expert + 1) - offset, offset};
     return e;
 }
+
+/* What the end of a panel needs, fetched at the beginning: tensor scales, and the row of y of a thread's column. */
+struct narrow_ends {
+    float first, second;
+    uint32_t row;
+};
 
 /* VECTOR values of a lane, 16 positions apart from k on; past the last 16 positions -0: such a step leaves an accumulator as it
  * is. */
@@ -80,11 +100,11 @@ IFX_DEV void narrow_fill(const uint16_t *const *columns, uint32_t k_count, uint3
 template <class F, int N>
 IFX_DEV void narrow_block(const uint8_t *block, uint32_t b, const float *xs, const uint32_t *scratch, float (*acc)[N])
 {
-    const uint32_t row = threadIdx.x / 16u, l = threadIdx.x % 16u;
+    const uint32_t warp = threadIdx.x / 32u, half = threadIdx.x / 16u % 2u, l = threadIdx.x % 16u;
     float w[2][F::BLOCK_K / 16];
 #pragma unroll
     for (uint32_t i = 0; i < 2; i++)
-        F::decode(block, b, row + 16u * i, 2u * i + row % 2u, l, scratch, w[i]);
+        F::decode(block, b, narrow_row(warp, 2u * i + half), 2u * i + half, l, scratch, w[i]);
 #pragma unroll
     for (uint32_t g = 0; g < F::BLOCK_K / 16 / F::VECTOR; g++)
 #pragma unroll
@@ -117,46 +137,49 @@ IFX_DEV float narrow_sum(float v)
 
 /* Thread l of a half warp finishes column l. */
 template <class F, int N>
-IFX_DEV void narrow_store_hidden(const struct expert_cuda_args &a, const struct narrow_entry &e, uint32_t p, float (*acc)[N])
+IFX_DEV void narrow_store_hidden(const struct expert_cuda_args &a, const struct narrow_entry &e, const struct narrow_ends &ends, uint32_t p,
+                                 float (*acc)[N])
 {
-    const uint32_t l = threadIdx.x % 16u, row = p * 16u + threadIdx.x / 16u;
+    const uint32_t l = threadIdx.x % 16u, row = p * 16u + narrow_row(threadIdx.x / 32u, threadIdx.x / 16u % 2u);
     float g = 0.0f, u = 0.0f;
 #pragma unroll
     for (uint32_t c = 0; c < N; c++)
         g = l == c ? acc[0][c] : g, u = l == c ? acc[1][c] : u;
     if (l < N && row < a.inter) {
-        const float gate = g * F::tensor_scale(e.record, IFX_GATE), up = u * F::tensor_scale(e.record, IFX_UP);
+        const float gate = g * ends.first, up = u * ends.second;
         a.hidden[(uint64_t)(e.offset + l) * a.ldh + row] = ifx_f32_to_bf16(ifx_silu(gate) * up);
     }
 }
 
 /* Thread l: column l % 8, the first or the second of the rows. */
 template <class F, int N>
-IFX_DEV void narrow_store_y(const struct expert_cuda_args &a, const struct narrow_entry &e, uint32_t p, float (*acc)[N])
+IFX_DEV void narrow_store_y(const struct expert_cuda_args &a, const struct narrow_ends &ends, uint32_t p, float (*acc)[N])
 {
-    const uint32_t l = threadIdx.x % 16u, row = p * 32u + threadIdx.x / 16u + l / 8u * 16u;
+    const uint32_t l = threadIdx.x % 16u, half = threadIdx.x / 16u % 2u;
+    const uint32_t row = p * 32u + narrow_row(threadIdx.x / 32u, l / 8u * 2u + half);
     float v = 0.0f;
 #pragma unroll
     for (uint32_t c = 0; c < N; c++)
         v = l == c ? acc[0][c] : l == c + 8u ? acc[1][c] : v;
     if (l % 8u < N && row < a.hidden_size)
-        a.y[(uint64_t)a.rows[e.offset + l % 8u] * a.ldy + row] = v * F::tensor_scale(e.record, IFX_DOWN);
+        a.y[(uint64_t)ends.row * a.ldy + row] = v * ends.first;
 }
 
 /* What is under way of the panels, and what is asked for next. */
 template <class F> struct narrow_ring {
-    static const uint32_t STAGE = NARROW_STAGE_BLOCKS * F::BLOCK_BYTES;
+    static const uint32_t BLOCKS = EXPERT_NARROW_BLOCKS;
+    static const uint32_t STAGE = BLOCKS * F::BLOCK_BYTES;
     uint32_t total, count; /* stages of all panels, of one */
     uint32_t stages;       /* of the ring */
     uint32_t barriers;     /* shared address */
     uint8_t *ring;
-    uint32_t odd;          /* 1: the last stage of a panel is one block */
+    uint32_t rest;         /* blocks of a panel's last stage */
     const uint8_t *next;
     uint32_t asked, next_slot, next_stage;
 
     __device__ __forceinline__ void request(void)
     {
-        const uint32_t bytes = odd && next_stage + 1u == count ? (uint32_t)F::BLOCK_BYTES : STAGE;
+        const uint32_t bytes = next_stage + 1u == count ? rest * F::BLOCK_BYTES : STAGE;
         if (threadIdx.x == 0)
             ifx_bulk_copy(ifx_smem(ring + next_slot * STAGE), next, bytes, barriers + 8u * next_slot);
         next += bytes;
@@ -170,9 +193,12 @@ template <class F, bool DOWN, int N>
 IFX_DEV void narrow_panels(const struct expert_cuda_args &a, const struct narrow_entry &e, struct narrow_ring<F> &r, uint32_t p,
                            const uint16_t *const *columns, float *xs, uint32_t *scratch)
 {
-    const uint32_t stage_k = NARROW_STAGE_BLOCKS * F::BLOCK_K, span = a.x_floats / (N * stage_k); /* stages xs has room for */
+    const uint32_t blocks = narrow_ring<F>::BLOCKS, stage_k = blocks * F::BLOCK_K;
+    const uint32_t span = a.x_floats / (N * stage_k); /* stages xs has room for */
     const uint32_t k_count = DOWN ? a.inter : a.hidden_size;
     uint32_t slot = 0, phase = 0, s = 0, in_span = 0;
+    const struct narrow_ends ends = {F::tensor_scale(e.record, DOWN ? IFX_DOWN : IFX_GATE), DOWN ? 0.0f : F::tensor_scale(e.record, IFX_UP),
+                                     DOWN && threadIdx.x % 8u < N ? __ldcg(a.rows + e.offset + threadIdx.x % 8u) : 0u};
     float acc[2][N];
     for (uint32_t g = 0; g < r.total; g++) {
         if (s == 0) {
@@ -188,11 +214,13 @@ IFX_DEV void narrow_panels(const struct expert_cuda_args &a, const struct narrow
         }
         const uint8_t *stage = r.ring + slot * narrow_ring<F>::STAGE;
         const float *x = xs + in_span * (stage_k * N);
+        const uint32_t have = s + 1u < r.count ? blocks : r.rest;
         ifx_barrier_wait(r.barriers + 8u * slot, phase);
         F::open(stage, threadIdx.x / 32u, threadIdx.x % 32u, scratch);
-        narrow_block<F, N>(stage, 0, x, scratch, acc);
-        if (!r.odd || s + 1u < r.count)
-            narrow_block<F, N>(stage + F::BLOCK_BYTES, 1, x + F::BLOCK_K * N, scratch, acc);
+#pragma unroll
+        for (uint32_t b = 0; b < blocks; b++)
+            if (b < have)
+                narrow_block<F, N>(stage + b * F::BLOCK_BYTES, b, x + b * (F::BLOCK_K * N), scratch, acc);
         if (r.asked < r.total) {
             __syncthreads();
             r.request();
@@ -205,42 +233,59 @@ IFX_DEV void narrow_panels(const struct expert_cuda_args &a, const struct narrow
         s = in_span = 0;
 #pragma unroll
         for (uint32_t c = 0; c < N; c++)
-            acc[0][c] = narrow_sum(acc[0][c]), acc[1][c] = narrow_sum(acc[1][c]);
+#pragma unroll
+            for (uint32_t i = 0; i < 2; i++)
+                acc[i][c] = narrow_sum(acc[i][c]);
         if (DOWN)
-            narrow_store_y<F, N>(a, e, p, acc);
+            narrow_store_y<F, N>(a, ends, p, acc);
         else
-            narrow_store_hidden<F, N>(a, e, p, acc);
+            narrow_store_hidden<F, N>(a, e, ends, p, acc);
         p++;
     }
 }
 
-/* Grid: panels / panels of a block, entries.  Shared memory: barriers, column addresses and scratch (NARROW_FIXED), the ring, then
- * x_floats floats. */
+/* Grid: panels / panels of a block, entries.  Shared memory: barriers, column addresses and scratch (EXPERT_NARROW_FIXED), the ring,
+ * then x_floats floats. */
 template <class F, bool DOWN> IFX_DEV void narrow_kernel(const struct expert_cuda_args &a, uint8_t *shared)
 {
-    const struct narrow_entry e = narrow_open(a, blockIdx.y);
-    if (e.n == 0 || e.n > IFX_NARROW_COLUMNS)
-        return;
-    const uint32_t panels = DOWN ? a.down_panels : a.gu_panels, blocks = DOWN ? a.down_blocks : a.gu_blocks, p = blockIdx.x * a.each;
-    const uint16_t **columns = (const uint16_t **)(shared + 512);
     narrow_ring<F> r;
-    r.count = (blocks + NARROW_STAGE_BLOCKS - 1u) / NARROW_STAGE_BLOCKS;
-    r.total = r.count * (panels - p < a.each ? panels - p : a.each);
     r.stages = a.stages;
     r.barriers = ifx_smem(shared);
-    r.ring = shared + NARROW_FIXED;
-    r.odd = blocks % NARROW_STAGE_BLOCKS;
-    r.next = e.record + (DOWN ? a.down_offset : (uint64_t)F::HEADER) + (uint64_t)p * blocks * F::BLOCK_BYTES;
-    r.asked = r.next_slot = r.next_stage = 0;
-    uint32_t *scratch = (uint32_t *)(shared + 1024) + threadIdx.x / 32u * NARROW_SCRATCH_WORDS;
-    float *xs = (float *)(r.ring + r.stages * narrow_ring<F>::STAGE);
+    r.ring = shared + EXPERT_NARROW_FIXED;
     if (threadIdx.x == 0) {
         for (uint32_t i = 0; i < r.stages; i++)
             ifx_barrier_init(r.barriers + 8u * i);
         ifx_barrier_publish();
     }
+    if (!DOWN)
+        ifx_wait_for_last();
+    ifx_let_next_start();
+    uint32_t expert;
+    const uint8_t *record = narrow_record(a, blockIdx.y, &expert);
+    if (record == NULL) {
+        if (DOWN)
+            ifx_wait_for_last();
+        return;
+    }
+    const uint32_t panels = DOWN ? a.down_panels : a.gu_panels, blocks = DOWN ? a.down_blocks : a.gu_blocks, p = blockIdx.x * a.each;
+    const uint16_t **columns = (const uint16_t **)(shared + 512);
+    uint32_t *scratch = (uint32_t *)(shared + 1024) + threadIdx.x / 32u * NARROW_SCRATCH_WORDS;
+    float *xs = (float *)(r.ring + r.stages * narrow_ring<F>::STAGE);
+    r.count = (blocks + r.BLOCKS - 1u) / r.BLOCKS;
+    r.rest = blocks - (r.count - 1u) * r.BLOCKS;
+    r.total = r.count * (panels - p < a.each ? panels - p : a.each);
+    r.next = record + (DOWN ? a.down_offset : (uint64_t)F::HEADER) + (uint64_t)p * blocks * F::BLOCK_BYTES;
+    r.asked = r.next_slot = r.next_stage = 0;
+    const struct narrow_entry e = narrow_open(a, record, expert);
+    if (e.n == 0 || e.n > IFX_NARROW_COLUMNS) {
+        if (DOWN)
+            ifx_wait_for_last();
+        return;
+    }
     while (r.asked < r.stages && r.asked < r.total)
         r.request();
+    if (DOWN)
+        ifx_wait_for_last();
     if (threadIdx.x >= 32u && threadIdx.x < 32u + e.n) {
         const uint32_t at = e.offset + threadIdx.x - 32u;
         columns[threadIdx.x - 32u] = DOWN ? a.hidden + (uint64_t)at * a.ldh : a.x + (uint64_t)(a.rows[at] / a.top_k) * a.ldx;

@@ -15,7 +15,9 @@
  *   ACC_SCALE            what a product of fragments must be multiplied by
  *   copy(to, panel, step, blocks, lane)     one warp: cp.async of a panel's step
  *   prepare(raw, lane, scratch)             one warp, once a step
- *   fragment(raw, scratch, f, j, lane, b)   the fragment b[2] of panel rows 8 f .. 8 f + 7, positions 16 j ..
+ *   GROUP, struct group  of how many times 16 positions a thread reads the weights at once, and what it then holds
+ *   take(raw, scratch, f, j, lane, group)   panel rows 8 f .. 8 f + 7, positions 16 j .. 16 (j + GROUP) - 1
+ *   fragment(group, j, b)                   of these the fragment b[2] of positions 16 j ..
  *   tensor_scale(record, matrix)
  */
 #ifndef COMMON_EXPERT_WIDE_CUH
@@ -31,6 +33,8 @@ IFX_DEV void wide_plan(const struct expert_cuda_args &a)
 {
     __shared__ uint32_t sums[32];
     uint32_t base = 0;
+    ifx_wait_for_last();
+    ifx_let_next_start();
     for (uint32_t first = 0; first < a.n_entries; first += 1024u) {
         const uint32_t entry = first + threadIdx.x, lane = threadIdx.x % 32u;
         uint32_t count = 0, offset = 0, expert = UINT32_MAX;
@@ -70,6 +74,16 @@ IFX_DEV void wide_plan(const struct expert_cuda_args &a)
 
 /* ---- one tile ---- */
 
+/* 8 positions of a column that no 16-byte load can take. */
+IFX_DEV void wide_gather(uint32_t to, const uint16_t *x, uint32_t n)
+{
+    uint32_t v[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (uint32_t i = 0; i < 8u; i++)
+        v[i / 2u] |= i < n ? (uint32_t)x[i] << 16u * (i % 2u) : 0u;
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
+}
+
 template <class F, bool DOWN> struct wide_tile {
     const struct expert_cuda_args &a;
     struct expert_tile t;
@@ -85,16 +99,6 @@ template <class F, bool DOWN> struct wide_tile {
     static const uint32_t X_STAGE = EXPERT_WIDE_COLUMNS * F::KS * 2;
     static const uint32_t RAW_STAGE = EXPERT_WIDE_PANELS * F::RAW_BYTES;
 
-    /* 8 positions of a column that no 16-byte load can take. */
-    __device__ __forceinline__ void gather(uint32_t to, const uint16_t *x, uint32_t n) const
-    {
-        uint32_t v[4] = {0, 0, 0, 0};
-#pragma unroll
-        for (uint32_t i = 0; i < 8u; i++)
-            v[i / 2u] |= i < n ? (uint32_t)x[i] << 16u * (i % 2u) : 0u;
-        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
-    }
-
     /* The addresses of a thread's pieces lie whole rows of 8 apart, so that their place in a row is one. */
     template <int MF> __device__ __forceinline__ void load_columns(uint32_t step) const
     {
@@ -109,7 +113,7 @@ template <class F, bool DOWN> struct wide_tile {
             if (aligned)
                 ifx_copy16(to + i * (per_pass * F::KS * 2u), from, n * 2u);
             else
-                gather(to + i * (per_pass * F::KS * 2u), from, n);
+                wide_gather(to + i * (per_pass * F::KS * 2u), from, n);
         }
     }
 
@@ -130,19 +134,26 @@ template <class F, bool DOWN> struct wide_tile {
         const uint32_t tile = ifx_smem(x) + step % F::STAGES * X_STAGE + (lane % 16u) * (F::KS * 2u);
         F::prepare(bytes, lane, scratch);
 #pragma unroll
-        for (uint32_t j = 0; j < F::KS / 16; j++) {
-            uint32_t b[4][2];
+        for (uint32_t j0 = 0; j0 < F::KS / 16; j0 += F::GROUP) {
+            typename F::group w[4];
 #pragma unroll
             for (uint32_t f = 0; f < 4; f++)
-                F::fragment(bytes, scratch, f, j, lane, b[f]);
-            const uint32_t chunk = ((2u * j + lane / 16u) ^ (lane % 8u)) * 16u;
+                F::take(bytes, scratch, f, j0, lane, w[f]);
 #pragma unroll
-            for (uint32_t m = 0; m < MF; m++) {
-                uint32_t v[4];
-                ifx_load_matrix(v, tile + m * (16u * F::KS * 2u) + chunk);
+            for (uint32_t j = j0; j < j0 + F::GROUP; j++) {
+                uint32_t b[4][2];
 #pragma unroll
                 for (uint32_t f = 0; f < 4; f++)
-                    ifx_mma(acc[m][f], v, b[f][0], b[f][1]);
+                    F::fragment(w[f], j, b[f]);
+                const uint32_t chunk = ((2u * j + lane / 16u) ^ (lane % 8u)) * 16u;
+#pragma unroll
+                for (uint32_t m = 0; m < MF; m++) {
+                    uint32_t v[4];
+                    ifx_load_matrix(v, tile + m * (16u * F::KS * 2u) + chunk);
+#pragma unroll
+                    for (uint32_t f = 0; f < 4; f++)
+                        ifx_mma(acc[m][f], v, b[f][0], b[f][1]);
+                }
             }
         }
     }
@@ -229,9 +240,11 @@ template <class F, bool DOWN> struct wide_tile {
     }
 };
 
-/* Grid: panels / 4, tiles at most.  Shared memory: wide_shared<F>(). */
+/* Grid: panels / 4, tiles at most.  Shared memory: EXPERT_WIDE_SHARED. */
 template <class F, bool DOWN> IFX_DEV void wide_kernel(const struct expert_cuda_args &a, uint8_t *shared)
 {
+    ifx_wait_for_last();
+    ifx_let_next_start();
     if (blockIdx.y >= *a.n_tiles)
         return;
     const uint32_t warp = threadIdx.x / 32u, p = blockIdx.x * EXPERT_WIDE_PANELS + warp;
@@ -264,15 +277,17 @@ template <class F, bool DOWN> IFX_DEV void wide_kernel(const struct expert_cuda_
     }
 }
 
-/* The kernels of a bank, all four; F in an unnamed namespace of the file that says this. */
+#include "wide_sm90.cuh"
+
+/* The kernels of a bank, all of them; F in an unnamed namespace of the file that says this. */
 #define EXPERT_CUDA_KERNELS(F)                                                                                                        \
     extern __shared__ __align__(128) uint8_t expert_shared[];                                                                         \
-    extern "C" __global__ void __launch_bounds__(EXPERT_NARROW_THREADS, 3)                                                             \
+    extern "C" __global__ void __launch_bounds__(EXPERT_NARROW_THREADS, 3)                                                            \
         expert_narrow_gate_up(const __grid_constant__ struct expert_cuda_args a)                                                      \
     {                                                                                                                                 \
         narrow_kernel<F, false>(a, expert_shared);                                                                                    \
     }                                                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(EXPERT_NARROW_THREADS, 3)                                                             \
+    extern "C" __global__ void __launch_bounds__(EXPERT_NARROW_THREADS, 3)                                                            \
         expert_narrow_down(const __grid_constant__ struct expert_cuda_args a)                                                         \
     {                                                                                                                                 \
         narrow_kernel<F, true>(a, expert_shared);                                                                                     \
@@ -290,6 +305,7 @@ template <class F, bool DOWN> IFX_DEV void wide_kernel(const struct expert_cuda_
         expert_wide_down(const __grid_constant__ struct expert_cuda_args a)                                                           \
     {                                                                                                                                 \
         wide_kernel<F, true>(a, expert_shared);                                                                                       \
-    }
+    }                                                                                                                                 \
+    EXPERT_GROUPED_KERNELS(F)
 
 #endif

@@ -57,6 +57,20 @@ static int32_t launch(const struct ifx_compute *c, void *stream, void *kernel, c
     return cuda_check(d, cudaLaunchKernel(kernel, g, b, (void **)(uintptr_t)args, dynamic_shared, stream), "kernel launch of a format");
 }
 
+static int32_t launch_early(const struct ifx_compute *c, void *stream, void *kernel, const uint32_t grid[3], const uint32_t block[3],
+                            uint32_t dynamic_shared, void *const *args)
+{
+    struct cuda_device *d = c->ctx;
+    int32_t status = cuda_enter(d);
+    if (status)
+        return status;
+    cudaLaunchAttribute early = {.id = cudaLaunchAttributeProgrammaticStreamSerialization};
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {.gridDim = {grid[0], grid[1], grid[2]}, .blockDim = {block[0], block[1], block[2]},
+                                 .dynamicSmemBytes = dynamic_shared, .stream = stream, .attrs = &early, .numAttrs = 1};
+    return cuda_check(d, cudaLaunchKernelExC(&config, kernel, (void **)(uintptr_t)args), "kernel launch of a format");
+}
+
 static const struct ifx_compute *compute(struct ifx_device *dev)
 {
     return &cuda_of(dev)->compute;
@@ -77,6 +91,7 @@ void cuda_fill_compute(struct cuda_device *d)
         .module_unload = module_unload,
         .kernel = kernel,
         .launch = launch,
+        .launch_early = launch_early,
     };
     d->ops.compute = compute;
 }

@@ -70,15 +70,24 @@ struct bf16_bank {
         __syncwarp();
     }
 
-    static __device__ __forceinline__ void fragment(const uint8_t *raw, const uint8_t *scratch, uint32_t f, uint32_t j, uint32_t lane,
-                                                    uint32_t *b)
+    enum { GROUP = 2 };
+    struct group {
+        uint2 first, second;
+    };
+
+    static __device__ __forceinline__ void take(const uint8_t *raw, const uint8_t *scratch, uint32_t f, uint32_t j, uint32_t lane, group &g)
     {
         (void)scratch;
         const uint8_t *line = raw + j / 2u * BLOCK_BYTES + (8u * f + lane / 4u) * 64u + lane % 4u * 8u;
-        const uint2 first = *(const uint2 *)line, second = *(const uint2 *)(line + 32);
+        g.first = *(const uint2 *)line;
+        g.second = *(const uint2 *)(line + 32);
+    }
+
+    static __device__ __forceinline__ void fragment(const group &g, uint32_t j, uint32_t *b)
+    {
         const uint32_t half = j % 2u ? 0x7632u : 0x5410u;
-        b[0] = __byte_perm(first.x, first.y, half);
-        b[1] = __byte_perm(second.x, second.y, half);
+        b[0] = __byte_perm(g.first.x, g.first.y, half);
+        b[1] = __byte_perm(g.second.x, g.second.y, half);
     }
 };
 

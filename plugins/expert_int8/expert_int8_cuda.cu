@@ -78,14 +78,25 @@ struct int8_bank {
         __syncwarp();
     }
 
-    static __device__ __forceinline__ void fragment(const uint8_t *raw, const uint8_t *scratch, uint32_t f, uint32_t j, uint32_t lane,
-                                                    uint32_t *b)
+    enum { GROUP = 1 };
+    struct group {
+        uint32_t b[2];
+    };
+
+    static __device__ __forceinline__ void take(const uint8_t *raw, const uint8_t *scratch, uint32_t f, uint32_t j, uint32_t lane, group &g)
     {
         const uint32_t row = 8u * f + lane / 4u;
         const uint8_t *line = raw + row * 80u + 16u * j + lane % 4u * 2u;
         const float scale = *(const float *)(scratch + row * 8u + j / 2u * 4u);
-        b[0] = ifx_i8_scaled<0>(*(const uint16_t *)line ^ 0x8080u, scale);
-        b[1] = ifx_i8_scaled<0>(*(const uint16_t *)(line + 8) ^ 0x8080u, scale);
+        g.b[0] = ifx_i8_scaled<0>(*(const uint16_t *)line ^ 0x8080u, scale);
+        g.b[1] = ifx_i8_scaled<0>(*(const uint16_t *)(line + 8) ^ 0x8080u, scale);
+    }
+
+    static __device__ __forceinline__ void fragment(const group &g, uint32_t j, uint32_t *b)
+    {
+        (void)j;
+        b[0] = g.b[0];
+        b[1] = g.b[1];
     }
 };
 

@@ -30,7 +30,7 @@ struct nvfp4 {
     /* scratch[block][slot][pair]: scales of the groups 1 3, 5 7, 0 2, 4 6 as binary16, as decode has the codes in pairs. */
     static __device__ __forceinline__ void open(const uint8_t *stage, uint32_t warp, uint32_t lane, uint32_t *scratch)
     {
-        const uint32_t slot = lane / 4u % 4u, pair = lane % 4u, row = 16u * (slot / 2u) + 2u * warp + slot % 2u;
+        const uint32_t pair = lane % 4u, row = narrow_row(warp, lane / 4u % 4u);
         const uint8_t *scales = stage + lane / 16u * BLOCK_BYTES + 32 * 64 + row * BANK_ROW_SCALES;
         const uint32_t two = __byte_perm(*(const uint32_t *)(scales + 4u * (pair % 2u)), 0u, pair < 2u ? 0x4431u : 0x4420u);
         uint32_t halves;
@@ -100,17 +100,27 @@ struct nvfp4 {
         return ifx_and_or(halves << (12u - 4u * i), 0x80008000u, value & 0x01c001c0u);
     }
 
-    static __device__ __forceinline__ void fragment(const uint8_t *raw, const uint8_t *scratch, uint32_t f, uint32_t j, uint32_t lane,
-                                                    uint32_t *b)
+    enum { GROUP = 4 };
+    struct group {
+        uint32_t words[2]; /* the codes of the four steps: a half for each of two positions */
+        uint2 scales;
+    };
+
+    static __device__ __forceinline__ void take(const uint8_t *raw, const uint8_t *scratch, uint32_t f, uint32_t j, uint32_t lane, group &g)
     {
-        const uint32_t row = 8u * f + lane / 4u;
+        const uint32_t half = j < 4u ? 0x5410u : 0x7632u, row = 8u * f + lane / 4u;
         const uint8_t *line = raw + row * 64u + lane % 4u * 8u;
         const uint2 first = *(const uint2 *)line, second = *(const uint2 *)(line + 32);
-        const uint2 scales = *(const uint2 *)(scratch + row * 16u + j / 4u * 8u);
-        const uint32_t scale = __byte_perm(j % 4u < 2u ? scales.x : scales.y, 0u, j % 2u ? 0x3232u : 0x1010u);
-        const uint32_t half = j < 4u ? 0x5410u : 0x7632u;
-        b[0] = ifx_mul_bf16x2(codes(__byte_perm(first.x, first.y, half), j % 4u), scale);
-        b[1] = ifx_mul_bf16x2(codes(__byte_perm(second.x, second.y, half), j % 4u), scale);
+        g.words[0] = __byte_perm(first.x, first.y, half);
+        g.words[1] = __byte_perm(second.x, second.y, half);
+        g.scales = *(const uint2 *)(scratch + row * 16u + j / 4u * 8u);
+    }
+
+    static __device__ __forceinline__ void fragment(const group &g, uint32_t j, uint32_t *b)
+    {
+        const uint32_t scale = __byte_perm(j % 4u < 2u ? g.scales.x : g.scales.y, 0u, j % 2u ? 0x3232u : 0x1010u);
+        b[0] = ifx_mul_bf16x2(codes(g.words[0], j % 4u), scale);
+        b[1] = ifx_mul_bf16x2(codes(g.words[1], j % 4u), scale);
     }
 };
 

@@ -15,6 +15,18 @@
 
 typedef uint64_t mini_ptr; /* an address in device memory */
 
+/* As the driver has them. */
+struct mini_attribute {
+    int id, pad;
+    int value[16];
+};
+struct mini_config {
+    unsigned grid[3], block[3], shared;
+    void *stream;
+    struct mini_attribute *attributes;
+    unsigned n_attributes;
+};
+
 struct mini_cuda {
     struct ifx_compute compute;
     void *library, *context, *stream;
@@ -36,6 +48,7 @@ struct mini_cuda {
     int (*module_function)(void **, void *, const char *);
     int (*function_attribute)(void *, int, int);
     int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+    int (*launch_with)(const struct mini_config *, void *, void **, void **);
     int (*stream_create)(void **, unsigned);
     int (*stream_sync)(void *);
     int (*event_create)(void **, unsigned);
@@ -93,6 +106,19 @@ static inline int32_t mini_launch(const struct ifx_compute *c, void *stream, voi
     return status ? IFX_EDEVICE : IFX_OK;
 }
 
+/* Programmatic stream serialisation. */
+static inline int32_t mini_launch_early(const struct ifx_compute *c, void *stream, void *kernel, const uint32_t g[3], const uint32_t b[3],
+                                        uint32_t shared, void *const *args)
+{
+    struct mini_cuda *m = c->ctx;
+    struct mini_attribute early = {.id = 6, .value = {1}};
+    struct mini_config config = {{g[0], g[1], g[2]}, {b[0], b[1], b[2]}, shared, stream, &early, 1};
+    int status = m->launch_with(&config, kernel, (void **)(uintptr_t)args, NULL);
+    if (status)
+        printf("launch: CUDA error %d\n", status);
+    return status ? IFX_EDEVICE : IFX_OK;
+}
+
 static inline int mini_symbol(struct mini_cuda *m, void *member, const char *name)
 {
     void *symbol = dlsym(m->library, name);
@@ -111,6 +137,7 @@ static inline int mini_symbols(struct mini_cuda *m)
            mini_symbol(m, &m->module_load, "cuModuleLoadData") && mini_symbol(m, &m->module_unload, "cuModuleUnload") &&
            mini_symbol(m, &m->module_function, "cuModuleGetFunction") &&
            mini_symbol(m, &m->function_attribute, "cuFuncSetAttribute") && mini_symbol(m, &m->launch, "cuLaunchKernel") &&
+           mini_symbol(m, &m->launch_with, "cuLaunchKernelEx") &&
            mini_symbol(m, &m->stream_create, "cuStreamCreate") && mini_symbol(m, &m->stream_sync, "cuStreamSynchronize") &&
            mini_symbol(m, &m->event_create, "cuEventCreate") && mini_symbol(m, &m->event_record, "cuEventRecord") &&
            mini_symbol(m, &m->event_elapsed, "cuEventElapsedTime") &&
@@ -119,7 +146,7 @@ static inline int mini_symbols(struct mini_cuda *m)
            mini_symbol(m, &m->graph_make, "cuGraphInstantiateWithFlags") && mini_symbol(m, &m->graph_launch, "cuGraphLaunch");
 }
 
-static inline uint32_t mini_attribute(struct mini_cuda *m, int which)
+static inline uint32_t mini_property(struct mini_cuda *m, int which)
 {
     int value = 0;
     mini_must(m->device_attribute(&value, which, 0), "cuDeviceGetAttribute");
@@ -154,16 +181,17 @@ static inline int mini_cuda_open(struct mini_cuda *m)
     m->compute = (struct ifx_compute){
         .struct_size = sizeof m->compute,
         .family = IFX_COMPUTE_CUDA,
-        .arch = 10 * mini_attribute(m, 75) + mini_attribute(m, 76),
-        .multiprocessors = mini_attribute(m, 16),
-        .max_shared = mini_attribute(m, 97),
+        .arch = 10 * mini_property(m, 75) + mini_property(m, 76),
+        .multiprocessors = mini_property(m, 16),
+        .max_shared = mini_property(m, 97),
         .warp = 32,
-        .l2_bytes = mini_attribute(m, 38),
+        .l2_bytes = mini_property(m, 38),
         .ctx = m,
         .module_load = mini_module_load,
         .module_unload = mini_module_unload,
         .kernel = mini_kernel,
         .launch = mini_launch,
+        .launch_early = mini_launch_early,
     };
     if (m->compute.arch < 90) {
         printf("SKIP: %s has compute capability %u.%u, the kernels need 9.0\n", m->name, m->compute.arch / 10, m->compute.arch % 10);

@@ -401,7 +401,7 @@ static void run_bank(struct bank *b, int small)
 {
     static const uint32_t shapes[][2] = {{128, 128}, {64, 32},  {176, 80},  {272, 144}, {640, 96}, {1040, 128}, {2048, 512},
                                          {32, 16},   {1, 1},    {5, 3},     {33, 31},   {100, 65}, {257, 130},  {3072, 64}};
-    static const uint32_t narrow[] = {1, 2, 3, 4, 5, 6, 7, 8, 0, 1, 8, 2};
+    static const uint32_t narrow[] = {1, 2, 3, 4, 5, 6, 7, 8, 0, 1, 8, 2}, ones[] = {1, 1, 0, 1, 1, 1, 1, 1};
     static const uint32_t wide[] = {9, 16, 17, 3, 31, 33, 64, 8, 0, 127, 128, 129, 1}, big[] = {300, 2, 575};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         const uint32_t h = shapes[i][0], in = shapes[i][1];
@@ -410,6 +410,7 @@ static void run_bank(struct bank *b, int small)
         for (uint32_t single = 1; single <= 8; single++)
             one_call(b, h, in, narrow + single - 1, 1, 1, 10 * i + single);
         one_call(b, h, in, narrow, 12, 4, i);
+        one_call(b, h, in, ones, 8, 8, i + 50);
         if ((uint64_t)h * in <= 200000)
             one_call(b, h, in, wide, 13, 3, i + 100);
         if ((uint64_t)h * in <= 20000)
@@ -436,6 +437,11 @@ int main(int argc, char **argv)
         if (!expect(b.ops->device_open != NULL, "%s was built without CUDA", argv[i]))
             continue;
         run_bank(&b, small);
+        if (cuda.compute.arch == 90) { /* what newer devices run instead of Hopper's own */
+            cuda.compute.arch = 120;
+            run_bank(&b, 1);
+            cuda.compute.arch = 90;
+        }
         printf("%s: %d checks, %d failures\n", b.ops->format, checks - done, failures - before);
     }
     return failures ? 1 : 0;

@@ -86,7 +86,7 @@ static void pretend(struct pretended *p, uint32_t arch)
 {
     memset(p, 0, sizeof *p);
     p->compute = (struct ifx_compute){sizeof p->compute, IFX_COMPUTE_CUDA, arch, arch < 100 ? 132 : 170, arch < 100 ? 232448 : 101376, 32,
-                                      1u << 25, p, module_load, module_unload, kernel, launch};
+                                      1u << 25, p, module_load, module_unload, kernel, launch, launch};
 }
 
 /* After a launch or a refusal. */

@@ -27,7 +27,7 @@ chmod +x $work/nvcc
 
 sh "$script" $work/nvcc "90 120" $work/some_image.c -Iinclude -DX=1 -O3 -lineinfo -ccbin some-cc $work/some.cu || fail "known flags are refused"
 arguments=$(cat $work/arguments)
-for want in "arch=compute_90,code=sm_90" "arch=compute_120,code=sm_120" "arch=compute_90,code=compute_90" "-fmad=false" "-Iinclude" "-DX=1" \
+for want in "arch=compute_90a,code=sm_90a" "arch=compute_120,code=sm_120" "arch=compute_90,code=compute_90" "-fmad=false" "-Iinclude" "-DX=1" \
   "-O3" "-lineinfo" "-ccbin some-cc"; do
   case $arguments in
     *"$want"*) ;;
