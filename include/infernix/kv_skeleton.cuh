@@ -189,14 +189,16 @@ struct ifx_kvc_work {
     const int32_t *list;
 };
 
-template <bool PREFILL> IFX_DEV struct ifx_kvc_work ifx_kvc_open_work(const struct ifx_kvc_args &a)
+/* SIZE: rows of a block. */
+template <uint32_t SIZE> IFX_DEV struct ifx_kvc_work ifx_kvc_open_work(const struct ifx_kvc_args &a)
 {
-    const uint32_t size = PREFILL ? IFX_KVC_PREFILL_ROWS : IFX_KVC_DECODE_ROWS;
-    const uint32_t block = PREFILL ? gridDim.x - 1u - blockIdx.x : blockIdx.x; /* the longest first */
+    const bool prefill = SIZE != IFX_KVC_DECODE_ROWS;
+    const uint32_t size = SIZE;
+    const uint32_t block = prefill ? gridDim.x - 1u - blockIdx.x : blockIdx.x; /* the longest first */
     struct ifx_kvc_work w;
     uint32_t tokens, end;
     w.list = NULL;
-    if (!PREFILL && a.rows != NULL) {
+    if (!prefill && a.rows != NULL) {
         const uint32_t blocks = (a.group + size - 1u) / size;
         w.first_query = w.last_query = block / blocks;
         w.row0 = block % blocks * size;
@@ -324,7 +326,7 @@ IFX_DEV void ifx_kvc_put_sums(const struct ifx_kvc_args &a, uint32_t query, uint
 template <class F, int DP, int W> IFX_DEV void ifx_kvc_decode_kernel(const struct ifx_kvc_args &a, uint8_t *shared)
 {
     const uint32_t warp = threadIdx.x / 32u, lane = threadIdx.x % 32u, g = lane / 4u;
-    const struct ifx_kvc_work w = ifx_kvc_open_work<false>(a);
+    const struct ifx_kvc_work w = ifx_kvc_open_work<IFX_KVC_DECODE_ROWS>(a);
     const uint32_t row = F::DIRECT ? DP * 2u : a.raw_stride, stage = 2u * 16u * row;
     uint8_t *q = shared + 2048, *tile = q + IFX_KVC_DECODE_ROWS * DP * 2u + warp * (16u * DP * 2u);
     uint8_t *area = q + IFX_KVC_DECODE_ROWS * DP * 2u + (F::DIRECT ? 0u : W * 16u * DP * 2u), *ring = area + warp * a.stages * stage;
@@ -433,6 +435,28 @@ template <class F, int DP, int W> IFX_DEV void ifx_kvc_decode_kernel(const struc
 
 /* ---- prefill ---- */
 
+/* Rows g and g + 8 of the block, by their warp. */
+template <int DP> IFX_DEV void ifx_kvc_put_state(const struct ifx_kvc_args &a, const struct ifx_kvc_work &w, struct ifx_kvc_state<DP> &x, uint32_t g)
+{
+    const uint32_t lane = threadIdx.x % 32u;
+    x.finish();
+#pragma unroll
+    for (uint32_t h = 0; h < 2; h++) {
+        uint32_t query, head;
+        if (g + 8u * h >= w.rows)
+            continue;
+        ifx_kvc_row(a, w, g + 8u * h, &query, &head);
+        if (!a.direct && lane % 4u == 0)
+            ifx_kvc_put_sums(a, query, head, x.m[h], x.l[h]);
+#pragma unroll
+        for (uint32_t f = 0; f < DP / 8; f++)
+#pragma unroll
+            for (uint32_t i = 0; i < 2; i++)
+                if (8u * f + 2u * (lane % 4u) + i < a.d)
+                    ifx_kvc_put(a, query, head, 8u * f + 2u * (lane % 4u) + i, x.o[f][2 * h + i], x.l[h]);
+    }
+}
+
 template <class F, int DP, int TT> struct ifx_kvc_prefill {
     const struct ifx_kvc_args &a;
     struct ifx_kvc_work w;
@@ -522,7 +546,7 @@ template <class F, int DP, int TT> IFX_DEV void ifx_kvc_prefill_kernel(const str
 {
     const uint32_t warp = threadIdx.x / 32u, lane = threadIdx.x % 32u, g = warp * 16u + lane / 4u;
     const uint32_t row = F::DIRECT ? DP * 2u : a.raw_stride;
-    struct ifx_kvc_prefill<F, DP, TT> p = {a, ifx_kvc_open_work<true>(a)};
+    struct ifx_kvc_prefill<F, DP, TT> p = {a, ifx_kvc_open_work<IFX_KVC_PREFILL_ROWS>(a)};
     p.q = shared + 2048;
     p.k = p.q + IFX_KVC_PREFILL_ROWS * DP * 2u;
     p.v = p.k + TT * row;
@@ -535,38 +559,41 @@ template <class F, int DP, int TT> IFX_DEV void ifx_kvc_prefill_kernel(const str
     x.limit[1] = ifx_kvc_limit(a, p.w, g + 8u);
     ifx_kvc_load_q<DP, IFX_KVC_THREADS>(a, p.w, IFX_KVC_PREFILL_ROWS, p.q);
     p.run(x, ifx_kvc_limit(a, p.w, 0));
-    x.finish();
-#pragma unroll
-    for (uint32_t h = 0; h < 2; h++) {
-        uint32_t query, head;
-        if (g + 8u * h >= p.w.rows)
-            continue;
-        ifx_kvc_row(a, p.w, g + 8u * h, &query, &head);
-        if (!a.direct && lane % 4u == 0)
-            ifx_kvc_put_sums(a, query, head, x.m[h], x.l[h]);
-#pragma unroll
-        for (uint32_t f = 0; f < DP / 8; f++)
-#pragma unroll
-            for (uint32_t i = 0; i < 2; i++)
-                if (8u * f + 2u * (lane % 4u) + i < a.d)
-                    ifx_kvc_put(a, query, head, 8u * f + 2u * (lane % 4u) + i, x.o[f][2 * h + i], x.l[h]);
-    }
+    ifx_kvc_put_state<DP>(a, p.w, x, g);
 }
 
 /* ---- joining parts, and append ---- */
 
-/* Grid: columns, heads. */
+enum { IFX_KVC_MERGE_AHEAD = 16 }; /* parts whose sums are fetched before their weights are known */
+
+/* Grid: columns, heads.  The parts are added in ascending order; a thread has values i and i + 128 of the row. */
 IFX_DEV void ifx_kvc_merge_kernel(const struct ifx_kvc_args &a)
 {
-    const uint32_t query = blockIdx.x, head = blockIdx.y;
+    const uint32_t query = blockIdx.x, head = blockIdx.y, warp = threadIdx.x / 32u, lane = threadIdx.x % 32u;
     const uint32_t tokens = a.rows != NULL ? a.n_rows[query] : (uint32_t)a.positions[a.n - 1u] + 1u;
     const uint32_t part = ifx_kvc_part(tokens, a.splits), parts = part ? (tokens + part - 1u) / part : 0u;
     const uint64_t at = ((uint64_t)query * a.n_q_heads + head) * a.splits;
     const float *ml = a.part_ml + at * 2u, *acc = a.part_acc + at * a.d;
-    float top = -INFINITY, l = 0.0f;
-    __shared__ float weight[IFX_KVC_MAX_SPLITS], sum[IFX_KVC_MAX_SPLITS];
-    for (uint32_t p = 0; p < parts; p++)
+    __shared__ float weight[IFX_KVC_MAX_SPLITS], sum[IFX_KVC_MAX_SPLITS], tops[IFX_KVC_THREADS / 32u];
+    float ahead[2][IFX_KVC_MERGE_AHEAD], top = -INFINITY, l = 0.0f;
+#pragma unroll
+    for (uint32_t p = 0; p < IFX_KVC_MERGE_AHEAD; p++)
+#pragma unroll
+        for (uint32_t h = 0; h < 2; h++) {
+            const uint32_t i = threadIdx.x + h * IFX_KVC_THREADS;
+            ahead[h][p] = p < parts && i < a.d ? acc[(uint64_t)p * a.d + i] : 0.0f;
+        }
+    for (uint32_t p = threadIdx.x; p < parts; p += IFX_KVC_THREADS)
         top = fmaxf(top, ml[2u * p]);
+#pragma unroll
+    for (uint32_t step = 16; step > 0; step /= 2)
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
+    if (lane == 0)
+        tops[warp] = top;
+    __syncthreads();
+#pragma unroll
+    for (uint32_t w = 0; w < IFX_KVC_THREADS / 32u; w++)
+        top = fmaxf(top, tops[w]);
     for (uint32_t p = threadIdx.x; p < parts; p += IFX_KVC_THREADS) {
         const bool none = ml[2u * p] == -INFINITY && ml[2u * p + 1u] == 0.0f;
         weight[p] = none ? 0.0f : exp2f(ml[2u * p] - top);
@@ -575,10 +602,18 @@ IFX_DEV void ifx_kvc_merge_kernel(const struct ifx_kvc_args &a)
     __syncthreads();
     for (uint32_t p = 0; p < parts; p++)
         l += sum[p];
-    for (uint32_t i = threadIdx.x; i < a.d; i += IFX_KVC_THREADS) {
+#pragma unroll
+    for (uint32_t h = 0; h < 2; h++) {
+        const uint32_t i = threadIdx.x + h * IFX_KVC_THREADS;
         float o = 0.0f;
+        if (i >= a.d)
+            continue;
+#pragma unroll
+        for (uint32_t p = 0; p < IFX_KVC_MERGE_AHEAD; p++)
+            if (p < parts)
+                o += ahead[h][p] * weight[p];
 #pragma unroll 16
-        for (uint32_t p = 0; p < parts; p++)
+        for (uint32_t p = IFX_KVC_MERGE_AHEAD; p < parts; p++)
             o += acc[(uint64_t)p * a.d + i] * weight[p];
         a.out[query * a.ldo + (uint64_t)head * a.d + i] = o / l;
     }
@@ -609,13 +644,19 @@ template <class F> IFX_DEV void ifx_kvc_append_kernel(const struct ifx_kvc_args 
     extern "C" __global__ void __launch_bounds__(32 * IFX_KVC_DECODE_WARPS(F))                                    \
         kv_decode_##DP(const __grid_constant__ struct ifx_kvc_args a)                                             \
     {                                                                                                             \
+        ifx_let_next_start();                                                                                     \
+        ifx_wait_for_last();                                                                                      \
         ifx_kvc_decode_kernel<F, DP, IFX_KVC_DECODE_WARPS(F)>(a, ifx_kvc_memory);                                 \
     }                                                                                                             \
     extern "C" __global__ void __launch_bounds__(IFX_KVC_THREADS)                                                 \
         kv_prefill_##DP(const __grid_constant__ struct ifx_kvc_args a)                                            \
     {                                                                                                             \
+        ifx_let_next_start();                                                                                     \
+        ifx_wait_for_last();                                                                                      \
         ifx_kvc_prefill_kernel<F, DP, IFX_KVC_PREFILL_TOKENS>(a, ifx_kvc_memory);                                 \
     }
+
+#include <infernix/kv_skeleton_sm90.cuh>
 
 /* All kernels of a format. */
 #define IFX_KV_CUDA_KERNELS(F)                                                                                    \
@@ -623,12 +664,17 @@ template <class F> IFX_DEV void ifx_kvc_append_kernel(const struct ifx_kvc_args 
     IFX_KVC_KERNELS_OF(F, 64)                                                                                     \
     IFX_KVC_KERNELS_OF(F, 128)                                                                                    \
     IFX_KVC_KERNELS_OF(F, 256)                                                                                    \
+    IFX_KVC_HOPPER_KERNELS(F)                                                                                     \
     extern "C" __global__ void __launch_bounds__(IFX_KVC_THREADS) kv_merge(const __grid_constant__ struct ifx_kvc_args a) \
     {                                                                                                             \
+        ifx_let_next_start();                                                                                     \
+        ifx_wait_for_last();                                                                                      \
         ifx_kvc_merge_kernel(a);                                                                                  \
     }                                                                                                             \
     extern "C" __global__ void __launch_bounds__(IFX_KVC_THREADS) kv_append(const __grid_constant__ struct ifx_kvc_args a) \
     {                                                                                                             \
+        ifx_let_next_start();                                                                                     \
+        ifx_wait_for_last();                                                                                      \
         ifx_kvc_append_kernel<F>(a);                                                                              \
     }
 

@@ -11,11 +11,15 @@
 #ifndef INFERNIX_KV_SKELETON_CUDA_H
 #define INFERNIX_KV_SKELETON_CUDA_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #define IFX_KVC_THREADS 128u /* of a block; decode has 256 where rows must be decoded */
 #define IFX_KVC_DECODE_ROWS 16u /* query rows of a block, whose warps share the tokens */
 #define IFX_KVC_PREFILL_ROWS 64u /* query rows of a block, 16 a warp */
+#define IFX_KVC_HOPPER_ROWS 128u /* the same on Hopper for rows of bf16 of more than 128 values */
+#define IFX_KVC_HOPPER_THREADS 256u
+#define IFX_KVC_HOPPER_FROM 256u /* rows of a call: with fewer, smaller blocks are faster */
 #define IFX_KVC_MAX_SPLITS 512u /* parts that kv_merge joins */
 #define IFX_KVC_TILE 64u /* splits of the tokens begin at multiples of it */
 
@@ -67,6 +71,8 @@ struct ifx_kvc {
     uint32_t decode_warps;
     uint32_t flags;
     uint32_t decode_shared, prefill_shared;
+    void *hopper; /* kernel of long prompts, or NULL */
+    uint32_t hopper_shared;
 };
 
 static inline void ifx_kvc_close(void *kv, void *opened)
@@ -96,6 +102,17 @@ static inline void ifx_kvc_shared(struct ifx_kvc *c)
     c->prefill_shared = 2048u + IFX_KVC_PREFILL_ROWS * row + tile * (direct ? 2u * row : row + 2u * c->raw_stride);
 }
 
+/* Prompts on Hopper: Q, two tiles of K and of V, 64 bytes, and the start at a multiple of 1024.  Images without its code go without. */
+static inline void ifx_kvc_hopper(struct ifx_kvc *c)
+{
+    const uint32_t shared = 1024u + IFX_KVC_HOPPER_ROWS * 512u + 4u * 64u * 512u + 64u;
+    if (c->compute->arch != 90u || !(c->flags & IFX_KVC_DIRECT) || c->pad_dim != 256u || c->compute->max_shared < shared)
+        return;
+    if (c->compute->kernel(c->compute, c->module, "kv_prefill_hopper", shared, &c->hopper) != IFX_OK)
+        c->hopper = NULL;
+    c->hopper_shared = shared;
+}
+
 static inline int32_t ifx_kvc_kernels(struct ifx_kvc *c)
 {
     static const char *const decode[] = {"kv_decode_64", "kv_decode_128", "kv_decode_256"};
@@ -109,6 +126,8 @@ static inline int32_t ifx_kvc_kernels(struct ifx_kvc *c)
         status = t->kernel(t, c->module, decode[which], c->decode_shared, &c->decode);
     if (!status)
         status = t->kernel(t, c->module, prefill[which], c->prefill_shared, &c->prefill);
+    if (!status)
+        ifx_kvc_hopper(c);
     return status;
 }
 
@@ -154,7 +173,8 @@ static inline int32_t ifx_kvc_open(void *kv, const struct ifx_compute *compute, 
 /* How an attention call is cut.  Depends on the shape of the call and on the device, never on the number of tokens, so that a
  * token's result is the same whatever bound the host gives. */
 struct ifx_kvc_plan {
-    uint32_t prefill; /* 1: 64 rows a block */
+    uint32_t prefill, hopper;
+    uint32_t size;    /* rows of a block */
     uint32_t blocks;  /* of rows */
     uint32_t splits;  /* at most */
 };
@@ -165,11 +185,12 @@ static inline struct ifx_kvc_plan ifx_kvc_plan(const struct ifx_kvs *s, const st
     const uint32_t heads = s->shape.n_kv_heads, group = n_q_heads / heads, wide = c->compute->multiprocessors;
     const uint64_t rows = (uint64_t)n * group;
     p.prefill = !sparse && rows > IFX_KVC_DECODE_ROWS;
+    p.hopper = p.prefill && c->hopper != NULL && rows >= IFX_KVC_HOPPER_FROM;
+    p.size = p.hopper ? IFX_KVC_HOPPER_ROWS : p.prefill ? IFX_KVC_PREFILL_ROWS : IFX_KVC_DECODE_ROWS;
     if (sparse)
         p.blocks = n * ((group + IFX_KVC_DECODE_ROWS - 1u) / IFX_KVC_DECODE_ROWS);
     else
-        p.blocks = (uint32_t)((rows + (p.prefill ? IFX_KVC_PREFILL_ROWS : IFX_KVC_DECODE_ROWS) - 1u) /
-                              (p.prefill ? IFX_KVC_PREFILL_ROWS : IFX_KVC_DECODE_ROWS));
+        p.blocks = (uint32_t)((rows + p.size - 1u) / p.size);
     p.splits = (p.prefill ? 2u * wide : wide) / (p.blocks * heads > 0 ? p.blocks * heads : 1u);
     if (p.prefill && p.blocks * heads >= wide)
         p.splits = 1;
@@ -218,7 +239,9 @@ static inline int32_t ifx_kvc_launch(const struct ifx_kvc *c, void *stream, void
 {
     const uint32_t grid[3] = {x, y, z}, block[3] = {threads, 1, 1};
     void *list[1] = {args};
-    return c->compute->launch(c->compute, stream, kernel, grid, block, shared, list);
+    const struct ifx_compute *t = c->compute;
+    const int early = t->struct_size > offsetof(struct ifx_compute, launch_early) && t->launch_early != NULL;
+    return (early ? t->launch_early : t->launch)(t, stream, kernel, grid, block, shared, list);
 }
 
 /* For ifx_kv_ops.device_append. */
@@ -276,8 +299,11 @@ static inline int32_t ifx_kvc_attend(void *kv, void *side, void *stream, const s
     a.group = call->n_q_heads / heads;
     a.splits = p.splits;
     a.direct = parts == 1;
-    status = ifx_kvc_launch(c, stream, p.prefill ? c->prefill : c->decode, p.blocks, heads, parts, p.prefill ? IFX_KVC_THREADS : 32u * c->decode_warps,
-                            p.prefill ? c->prefill_shared : c->decode_shared, &a);
+    if (p.hopper)
+        status = ifx_kvc_launch(c, stream, c->hopper, p.blocks, heads, parts, IFX_KVC_HOPPER_THREADS, c->hopper_shared, &a);
+    else
+        status = ifx_kvc_launch(c, stream, p.prefill ? c->prefill : c->decode, p.blocks, heads, parts,
+                                p.prefill ? IFX_KVC_THREADS : 32u * c->decode_warps, p.prefill ? c->prefill_shared : c->decode_shared, &a);
     if (!status && !a.direct)
         status = ifx_kvc_launch(c, stream, c->merge, call->n, call->n_q_heads, 1, IFX_KVC_THREADS, 0, &a);
     return status;
