@@ -35,6 +35,25 @@ static double round_step(double span, int ticks)
     return unit * (f <= 1 ? 1 : f <= 2 ? 2 : f <= 5 ? 5 : 10);
 }
 
+#define KEY_ROW   20.0
+#define KEY_CHAR  7.2
+#define KEY_FRAME 12.0
+
+static double key_width(const struct chart *c)
+{
+    size_t longest = 0;
+    for (uint32_t i = 0; i < c->n_series; i++)
+        longest = strlen(c->series[i].name) > longest ? strlen(c->series[i].name) : longest;
+    return 52 + KEY_CHAR * (double)longest;
+}
+
+/* Lines rise to the right: a key that reaches there gets room above them. */
+static double room_for_key(const struct chart *c)
+{
+    double plot = HEIGHT - TOP - BOTTOM, key = KEY_FRAME + KEY_ROW * c->n_series + 16;
+    return key_width(c) > (WIDTH - LEFT - RIGHT) / 2.0 && key < plot / 2 ? plot / (plot - key) : 1.05;
+}
+
 static void fit(const struct chart *c, struct scale *x, struct scale *y)
 {
     double x0 = 0, x1 = 1, y1 = 0;
@@ -56,8 +75,9 @@ static void fit(const struct chart *c, struct scale *x, struct scale *y)
     *x = (struct scale){.step = round_step(x1 - x0, 12), .from = LEFT, .to = WIDTH - RIGHT};
     x->min = floor(x0 / x->step) * x->step;
     x->max = ceil(x1 / x->step) * x->step;
-    *y = (struct scale){.step = round_step(y1 * 1.05, 7), .from = HEIGHT - BOTTOM, .to = TOP};
-    y->max = ceil(y1 * 1.05 / y->step) * y->step;
+    y1 *= room_for_key(c);
+    *y = (struct scale){.step = round_step(y1, 7), .from = HEIGHT - BOTTOM, .to = TOP};
+    y->max = ceil(y1 / y->step) * y->step;
 }
 
 static int32_t add_text(struct base_buf *b, const char *text)
@@ -150,15 +170,12 @@ static int32_t series(struct base_buf *b, const struct chart_series *s, const ch
 
 static int32_t legend(struct base_buf *b, const struct chart *c)
 {
-    size_t longest = 0;
-    for (uint32_t i = 0; i < c->n_series; i++)
-        longest = strlen(c->series[i].name) > longest ? strlen(c->series[i].name) : longest;
-    double width = 52 + 7.2 * (double)longest, x0 = LEFT + 14, y0 = TOP + 8;
+    double x0 = LEFT + 14, y0 = TOP + 8;
     int32_t st = base_buf_addf(b, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" rx=\"4\" fill=\"#fff\" "
-                               "fill-opacity=\"0.85\" stroke=\"#ccc\"/>\n", x0, y0, width, 12 + 20.0 * c->n_series);
+                               "fill-opacity=\"0.85\" stroke=\"#ccc\"/>\n", x0, y0, key_width(c), KEY_FRAME + KEY_ROW * c->n_series);
     for (uint32_t i = 0; i < c->n_series && st == IFX_OK; i++) {
         char style[96];
-        double y = y0 + 18 + 20.0 * i;
+        double y = y0 + 18 + KEY_ROW * i;
         snprintf(style, sizeof style, "stroke=\"%s\" stroke-width=\"2.5\"%s", colours[i],
                  c->series[i].dashed ? " stroke-dasharray=\"7 4\"" : "");
         st = line(b, x0 + 10, y - 4, x0 + 34, y - 4, style);
