@@ -4,7 +4,7 @@
  */
 #include "common.cuh"
 
-#define PATIENCE_NS 120000000000ull /* a host that has not answered by then never will: the kernel ends the context, which tells */
+#define PATIENCE_NS 3600000000000ull /* a stopped process may go on; one that has not by then never will: the kernel ends the context, which tells */
 
 __device__ __forceinline__ uint64_t nanoseconds()
 {
