@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A decode step's misses reach the host by hand-over or by host calls. */
+static const char *const handed[] = {"sim,link=0,latency=0", "sim,link=0,latency=0,handover=no"};
+
 enum { PROMPT = 290, DECODE = 16, CONFIGURATIONS = 30, PLACEMENTS = 200 };
 
 struct result {
@@ -137,7 +140,7 @@ static void test_any_budget(void **state)
         uint32_t r = (uint32_t)(seed >> 33), c = r % 3, threads = 1 + r / 3 % 3;
         /* From hardly more than two staging slots to everything. */
         uint64_t vram = i % 5 == 4 ? UINT64_C(64) << 20 : (UINT64_C(30) << 20) + (i % 5 == 0 ? 0 : r / 9 % 16) * (UINT64_C(1) << 20);
-        struct ifx_model_options o = {.path = path, .device = "sim,link=0,latency=0", .prefill_chunk = chunks[c],
+        struct ifx_model_options o = {.path = path, .device = handed[i % 2], .prefill_chunk = chunks[c],
                                       .offload = {.assist = modes[r / 144 % 3], .deterministic = r / 432 % 4 == 0, .vram_budget = vram,
                                                   .no_expert_state = true, .cpu_threads = r / 1728 % 3,
                                                   .assist_max_columns = r / 5184 % 2 ? 100 : 0}};
@@ -221,7 +224,7 @@ static void small_placements(const char *name, uint32_t count, uint64_t *seed, s
         uint32_t c = draw(seed, CHUNKS), threads = 1 + draw(seed, 3), rounds = 1 + draw(seed, 2);
         /* Few frames are where most can go wrong: every third configuration has hardly any. */
         uint64_t extra = i == 0 ? 0 : i == 1 ? more : i % 3 ? more / 64 * draw(seed, 65) : more / 64 * draw(seed, 6);
-        struct ifx_model_options o = {.path = path, .device = "sim,link=0,latency=0", .ctx = 256, .prefill_chunk = small_chunks[c],
+        struct ifx_model_options o = {.path = path, .device = handed[i / 2 % 2], .ctx = 256, .prefill_chunk = small_chunks[c],
                                       .no_graph = draw(seed, 3) == 0,
                                       .offload = {.assist = modes[draw(seed, 3)], .deterministic = draw(seed, 4) == 0,
                                                   .vram_budget = least[c] + extra, .no_expert_state = true, .cpu_threads = draw(seed, 4),
