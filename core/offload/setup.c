@@ -76,12 +76,13 @@ int32_t offload_create(const struct offload_config *config, struct offload **out
     o->config = *config;
     o->n_layers = config->n_layers;
     o->max_columns = config->max_columns;
-    o->posts = config->dev->ops->post && config->dev->ops->await;
     o->key0 = base_calloc(o->n_layers, sizeof *o->key0);
     o->policies = base_calloc(o->n_layers, sizeof *o->policies);
     o->sides = base_calloc(o->n_layers, sizeof *o->sides);
     o->side_of = base_calloc(o->n_layers, sizeof *o->side_of);
     int32_t st = o->key0 && o->policies && o->sides && o->side_of ? take_geometry(o) : IFX_ENOMEM;
+    /* Hand-overs move whole words of 4 and 16 bytes: rows of another width go by host calls. */
+    o->posts = config->dev->ops->post && config->dev->ops->await && o->max_hidden % 8 == 0;
     if (!st)
         st = offload_sides_open(o);
     if (st) {
